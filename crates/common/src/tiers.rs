@@ -201,7 +201,8 @@ impl TierArgs {
     fn middle_tier(&self, builder: Builder) -> Builder {
         let builder = builder.migration(self.migration.into());
         let builder = with(builder, self.middle.middle.clone(), Builder::middle);
-        with(builder, self.migration.migrate, Builder::migrate)
+        let builder = with(builder, self.migration.migrate, Builder::migrate);
+        with(builder, self.migration.lines, Builder::lines)
     }
 }
 

@@ -82,6 +82,7 @@ pub struct Builder {
     pub(crate) no_middle: bool,
     pub(crate) defaults: Defaults,
     pub(crate) migration: Migration,
+    pub(crate) lines: Option<u64>,
     pub(crate) cache: Option<Cache>,
     pub(crate) cache_directory: Option<Arc<dyn Directory>>,
     pub(crate) dram_nodes: Option<NodeSet>,
@@ -116,6 +117,7 @@ impl Default for Builder {
             no_middle: false,
             defaults: Defaults::default(),
             migration: Migration::default(),
+            lines: None,
             cache: None,
             cache_directory: None,
             dram_nodes: None,
@@ -306,8 +308,9 @@ impl Builder {
 
     /// Takes defaults from variables that a program looks up, such as its environment.
     ///
-    /// `TERRACE_BACKEND` and `TERRACE_MIDDLE` apply to a builder that sets no back end or middle
-    /// tier. The library itself reads no environment.
+    /// `TERRACE_BACKEND`, `TERRACE_MIDDLE` and `TERRACE_LINES` apply to a builder that sets no back
+    /// end, middle tier or lines; the last one only where lines can be. The library itself reads no
+    /// environment.
     ///
     /// # Errors
     /// [`Error::Config`] for an invalid value.

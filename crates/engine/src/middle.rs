@@ -11,7 +11,7 @@ use crate::cache::kind_and_bytes;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::migration::{AdmissionQueue, Migration};
-use crate::pool::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions, persistent};
+use crate::pool::{FRAMES_MAX, LineMasks, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions, persistent};
 
 /// A memory tier between DRAM and the store, with pages used in place.
 ///
@@ -119,7 +119,7 @@ impl Middle {
     /// # Errors
     /// [`Error::Config`] if no page fits, or more than the maximum number of frames.
     pub(crate) fn options(&self, class: SizeClass, migration: Migration) -> Result<MiddleOptions> {
-        Ok(MiddleOptions { frames: self.frames(class)?, migration })
+        Ok(MiddleOptions { frames: self.frames(class)?, migration, lines: None })
     }
 }
 
@@ -145,20 +145,31 @@ pub(crate) fn with_room(nodes: &NodeSet, bytes: u64, what: &'static str) -> Resu
     Ok(nodes.clone())
 }
 
-/// DRAM bytes for the tier's frame headers, the states of persistent frames, and the admission
-/// queue.
-pub(crate) fn bytes_beside(options: &MiddleOptions, is_persistent: bool) -> u64 {
+/// DRAM bytes for the tier's frame headers, the states of persistent frames, the admission queue,
+/// and the lines of up to `dram_max` bytes of frames of `class`.
+pub(crate) fn bytes_beside(
+    options: &MiddleOptions,
+    is_persistent: bool,
+    class: SizeClass,
+    dram_max: u64,
+) -> u64 {
+    let lines = options.lines.map_or(0, |bytes| {
+        dram_max / class.page_bytes() as u64 * LineMasks::bytes_per_frame(class, bytes as usize)
+    });
     let queue = options.migration.queue_pages(options.frames);
     let queue = queue.map_or(0, |pages| (pages as u64).saturating_mul(AdmissionQueue::BYTES_PER_PAGE));
     let frame = MIDDLE_FRAME_BYTES_BESIDE + if is_persistent { persistent::BYTES_BESIDE } else { 0 };
-    (u64::from(options.frames) * frame).saturating_add(queue)
+    (u64::from(options.frames) * frame).saturating_add(queue).saturating_add(lines)
 }
 
 /// Pool options from `TERRACE_MIDDLE`, for tests.
 #[cfg(test)]
 pub(crate) fn options_of_environment(class: SizeClass) -> Option<MiddleOptions> {
-    let (middle, choice) = crate::config::Defaults::default().middle?;
-    Some(middle.options(class, choice.into()).unwrap())
+    let defaults = crate::config::Defaults::default();
+    let (middle, choice) = defaults.middle?;
+    let lines = defaults.lines.filter(|_| defaults.backend == crate::Backend::Frames);
+    let options = middle.options(class, choice.into()).unwrap();
+    Some(MiddleOptions { lines: lines.map(|bytes| bytes as u32), ..options })
 }
 
 impl fmt::Display for MiddleKind {
@@ -284,12 +295,16 @@ mod tests {
         let refused = options(most + (16 << 10), Choice::Lazy, None).unwrap_err().to_string();
         assert!(refused.contains(&format!("the most is {most}")), "{refused}");
         assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);
-        let beside = |choice, queue| bytes_beside(&options(1 << 20, choice, queue).unwrap(), false);
+        let beside_of = |options| bytes_beside(&options, false, class, 64 << 20);
+        let beside = |choice, queue| beside_of(options(1 << 20, choice, queue).unwrap());
         let [lazy, hymem, seven] = [(Choice::Lazy, None), (Choice::HyMem, None), (Choice::HyMem, Some(7))]
             .map(|(c, q)| beside(c, q));
         assert_eq!(lazy, 64 * MIDDLE_FRAME_BYTES_BESIDE);
         assert_eq!(hymem - lazy, 32 * AdmissionQueue::BYTES_PER_PAGE);
         assert_eq!(seven - lazy, 7 * AdmissionQueue::BYTES_PER_PAGE);
         assert_eq!(beside(Choice::HyMem, Some(u64::MAX)), u64::MAX);
+        let lines = |bytes| MiddleOptions { lines: bytes, ..options(1 << 20, Choice::Lazy, None).unwrap() };
+        // A bit for each of the 256 lines of each page that DRAM could hold.
+        assert_eq!(beside_of(lines(Some(64))) - lazy, (64 << 20) / (16 << 10) * 32);
     }
 }

@@ -85,6 +85,16 @@ pub(crate) enum Bug {
     /// Other threads may have reloaded the page.
     DiscardAfterUnlatching,
     DemoteWithoutRecLsn,
+    /// A line of a partial page counts as loaded before its bytes are.
+    LineBitBeforeLine,
+    /// A line is loaded under the shared latch, at whatever version.
+    LoadUnderSharedLatch,
+    /// The lines of the page that a frame held before count for the next one.
+    KeepLineBits,
+    /// A middle copy is dropped below a partial page.
+    DropBelowPartial,
+    /// An image has zeros or older bytes for the lines that a partial page lacks.
+    ImageOfHalfAPage,
     /// A stale middle copy counts when its page leaves DRAM.
     StaleMiddleCopy,
     /// A freed page can be latched before its record is durable.

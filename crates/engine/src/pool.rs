@@ -9,6 +9,7 @@
 //! - Migration and eviction: `replacement`, `tier`, `tiers`, `evict`, `dirty`, `guard`
 //! - Cached records: `record_cache`
 //! - Numbers of frames: `options`, `budget`, `balance`, `resize`
+//! - Partial pages: `partial`
 //! - Images: `buffers`, `read_buffer`, `reread`, `images`
 //! - The pool: `buffer_pool` (`Pool`, faults), `adopt`, `acquire`, `change`, `pin`,
 //!   `batch`
@@ -47,6 +48,9 @@ pub(crate) mod options;
 pub(crate) mod page_ids;
 mod page_sizes;
 pub(crate) mod page_table;
+pub(crate) mod partial;
+#[cfg(test)]
+mod partial_tests;
 pub(crate) mod patience;
 mod pin;
 mod read_buffer;
@@ -72,6 +76,7 @@ pub(crate) mod verify_marks;
 pub(crate) mod view;
 pub(crate) mod wake_up;
 
+pub(crate) use acquire::{Leaf, access_leaf};
 pub(crate) use batch::{batch_pages, fault_many};
 pub(crate) use buffer_pool::Pool;
 pub(crate) use buffers::{BATCH_PAGES_MAX, BATCHES_MAX};
@@ -81,7 +86,7 @@ pub(crate) use cost::frame_bytes;
 pub(crate) use cost::{MIDDLE_FRAME_BYTES_BESIDE, VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
 pub(crate) use frames::partition::FRAMES_MAX;
 pub(crate) use frames::residency::table_bytes_per_page;
-pub(crate) use frames::{NodeOptions, ReadReason};
+pub(crate) use frames::{LINES_MAX, LineMasks, NodeOptions, ReadReason};
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
@@ -89,6 +94,7 @@ pub(crate) use options::{BufferSizes, PoolOptions};
 pub(crate) use page_ids::id_count_below;
 pub(crate) use page_table::PAGES_MAX;
 pub(crate) use page_table::indexes_max;
+pub(crate) use partial::PartialGuard;
 pub(crate) use pin::{PINS_MAX, Pin};
 pub use record_cache::RecordCache;
 pub(crate) use record_cache::{BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME, Looked, Record};

@@ -23,12 +23,25 @@ pub struct MigrationArgs {
     /// numa: batch, mbind or copy [default: batch]
     #[arg(long, value_name = "NAME")]
     pub migrate: Option<Migrate>,
+    /// Bytes that a point read loads from the middle tier at a time, instead of a page: off, 64,
+    /// 128, 256 or 512 [default: off, or $TERRACE_LINES]
+    #[arg(long, value_name = "BYTES", value_parser = lines)]
+    pub lines: Option<u64>,
+}
+
+/// Parses bytes of a line; 0 for none.
+fn lines(text: &str) -> Result<u64, String> {
+    match (text, text.parse()) {
+        ("off", _) => Ok(0),
+        (_, Ok(bytes @ (64 | 128 | 256 | 512))) => Ok(bytes),
+        _ => Err("lines are off, or have 64, 128, 256 or 512 bytes".to_owned()),
+    }
 }
 
 impl From<MigrationArgs> for Migration {
     fn from(args: MigrationArgs) -> Migration {
-        // The builder takes the way of migration by itself.
-        let MigrationArgs { policy, admission_queue, clean_victims, migrate: _ } = args;
+        // The builder takes the way of migration and the lines by themselves.
+        let MigrationArgs { policy, admission_queue, clean_victims, migrate: _, lines: _ } = args;
         Migration { policy, clean_victims, admission_queue }
     }
 }
@@ -42,12 +55,16 @@ impl From<Choice> for MigrationArgs {
 impl MigrationArgs {
     /// The flags that give another process the same settings.
     pub(super) fn flags(&self) -> Vec<String> {
-        let MigrationArgs { policy, admission_queue, clean_victims, migrate } = self;
+        let MigrationArgs { policy, admission_queue, clean_victims, migrate, lines } = self;
         let mut flags = Vec::new();
         flags.extend(policy.map(|policy| format!("--policy={policy}")));
         flags.extend(admission_queue.map(|pages| format!("--admission-queue={pages}")));
         flags.extend(clean_victims.map(|name| format!("--clean-victims={name}")));
         flags.extend(migrate.map(|way| format!("--migrate={way}")));
+        flags.extend(lines.map(|bytes| match bytes {
+            0 => "--lines=off".to_owned(),
+            bytes => format!("--lines={bytes}"),
+        }));
         flags
     }
 }

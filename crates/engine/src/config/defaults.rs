@@ -7,18 +7,20 @@ use crate::migration::Choice;
 
 const BACKEND: &str = "TERRACE_BACKEND";
 const MIDDLE: &str = "TERRACE_MIDDLE";
+const LINES: &str = "TERRACE_LINES";
 
 /// Values of settings that a builder was not given.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {
     pub(crate) backend: Backend,
     pub(crate) middle: Option<(Middle, Choice)>,
+    pub(crate) lines: Option<u64>,
 }
 
 impl Default for Defaults {
     #[cfg(not(test))]
     fn default() -> Defaults {
-        Defaults { backend: Backend::default(), middle: None }
+        Defaults { backend: Backend::default(), middle: None, lines: None }
     }
 
     /// CI also runs the unit tests over mapped pages and over three tiers.
@@ -29,9 +31,9 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    /// Reads `TERRACE_BACKEND`, such as `mapped`, and `TERRACE_MIDDLE`.
+    /// Reads `TERRACE_BACKEND`, such as `mapped`, `TERRACE_LINES`, in bytes, and `TERRACE_MIDDLE`.
     ///
-    /// The latter has kind, size and an optional policy: `simulated:dram,1MiB,.5,.5,.5,.5`.
+    /// The last one has kind, size and an optional policy: `simulated:dram,1MiB,.5,.5,.5,.5`.
     ///
     /// # Errors
     /// [`Error::Config`] for an invalid value.
@@ -39,7 +41,10 @@ impl Defaults {
         let wrong = |name: &str, error: String| Error::Config(format!("{name}: {error}"));
         let backend = variable(BACKEND).map(|name| name.parse().map_err(|error| wrong(BACKEND, error)));
         let middle = variable(MIDDLE).map(|text| tier(&text).map_err(|error| wrong(MIDDLE, error)));
-        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), middle: middle.transpose()? })
+        let lines = variable(LINES)
+            .map(|text| text.parse().map_err(|error| wrong(LINES, format!("{text}, bytes: {error}"))));
+        let (middle, lines) = (middle.transpose()?, lines.transpose()?);
+        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), middle, lines })
     }
 }
 
@@ -72,11 +77,14 @@ mod tests {
         let (middle, choice) = of(MIDDLE, "simulated:dram,1MiB,.5,.5,.5,.5").unwrap().middle.unwrap();
         assert_eq!((middle.bytes(), choice), (1 << 20, ".5,.5,.5,.5".parse().unwrap()));
         assert_eq!(of(MIDDLE, "simulated:dram,1MiB").unwrap().middle.unwrap().1, Choice::default());
+        assert_eq!(of(LINES, "64").unwrap().lines, Some(64));
     }
 
     #[test]
     fn a_wrong_value_is_refused_with_its_variable() {
-        for (name, value) in [(BACKEND, "neither"), (MIDDLE, "simulated:dram"), (MIDDLE, "numa:0,1MiB,5")] {
+        for (name, value) in
+            [(BACKEND, "neither"), (MIDDLE, "simulated:dram"), (MIDDLE, "numa:0,1MiB,5"), (LINES, "sixty")]
+        {
             let refused = of(name, value).unwrap_err().to_string();
             assert!(refused.contains(name), "{refused}");
         }

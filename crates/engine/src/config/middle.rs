@@ -12,7 +12,7 @@ use crate::ids::SizeClass;
 use crate::middle::{Middle, MiddleKind, nodes_of, with_room};
 use crate::migration::{Choice, CleanVictims, Migration};
 use crate::pool::persistent::PersistentSource;
-use crate::pool::{MiddleOptions, NodeOptions};
+use crate::pool::{LINES_MAX, MiddleOptions, NodeOptions};
 
 /// File of a simulated persistent middle tier, in the database's directory.
 const MIDDLE: &str = "middle.terrace";
@@ -74,6 +74,57 @@ impl Builder {
     pub fn admission_queue(mut self, pages: u64) -> Self {
         self.migration.admission_queue = Some(pages);
         self
+    }
+
+    /// Lets point reads load lines of `bytes` bytes from the middle tier instead of whole pages.
+    ///
+    /// A point read that promotes a leaf to DRAM then loads the lines that it touches; any other
+    /// access loads the rest. For small reads of large pages: [`crate::Table::get_range`].
+    /// [`crate::MiddleStats::lines_loaded`] counts lines. `bytes` is 64, 128, 256 or 512, or 0 for
+    /// whole pages. Default: that of [`Builder::defaults_from`], else 0.
+    ///
+    /// [`Builder::open`] refuses lines without a middle tier, if a page has more than 256 of them,
+    /// and with [`crate::Backend::Mapped`] or `fifo-paper`, which keep one copy of a page.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let builder = Db::builder().directory(directory).dram(4 << 20).page_size(16 << 10);
+    /// let db = builder.middle("simulated:dram,8MiB".parse()?).lines(64).open("")?;
+    /// assert_eq!(db.stats().middle.unwrap().lines_loaded, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn lines(mut self, bytes: u64) -> Self {
+        self.lines = Some(bytes);
+        self
+    }
+
+    /// Bytes of the lines of partial pages, if pages of `class` may be partial.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the reason, unless the lines are a default.
+    fn line_bytes(&self, class: SizeClass) -> Result<Option<u32>> {
+        let Some(bytes) = self.lines.or(self.defaults.lines).filter(|&bytes| bytes > 0) else {
+            return Ok(None);
+        };
+        let why = if ![64, 128, 256, 512].contains(&bytes) {
+            "a line has 64, 128, 256 or 512 bytes".to_owned()
+        } else if self.middle_or_default().is_none() {
+            "there is no middle tier to load them from".to_owned()
+        } else if self.backend_or_default() == Backend::Mapped {
+            "a mapped page has one address in both tiers; use the back end frames".to_owned()
+        } else if self.replacement.is_fifo_paper() {
+            "fifo-paper keeps one copy of a page".to_owned()
+        } else if class.page_bytes() > LINES_MAX * bytes as usize {
+            format!("pages of {} bytes have more than {LINES_MAX} of them", class.page_bytes())
+        } else {
+            return Ok(Some(bytes as u32));
+        };
+        match self.lines {
+            Some(_) => Err(Error::Config(format!("lines of {bytes} bytes: {why}"))),
+            None => Ok(None),
+        }
     }
 
     /// Interleaves DRAM frames over NUMA nodes, page by page.
@@ -145,6 +196,7 @@ impl Builder {
 
     /// Pool options of the middle tier for pages of `class`.
     pub(crate) fn middle_options(&self, class: SizeClass) -> Result<Option<MiddleOptions>> {
+        let lines = self.line_bytes(class)?;
         let (middle, choice) = match &self.middle {
             Some(middle) => (middle.clone(), Choice::default()),
             None if self.no_middle => return Ok(None),
@@ -153,7 +205,8 @@ impl Builder {
                 None => return Ok(None),
             },
         };
-        middle.options(class, self.migration.or_policy(choice)).map(Some)
+        let options = middle.options(class, self.migration.or_policy(choice))?;
+        Ok(Some(MiddleOptions { lines, ..options }))
     }
 
     fn middle_or_default(&self) -> Option<&Middle> {

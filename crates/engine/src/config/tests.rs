@@ -117,6 +117,42 @@ fn a_way_to_move_memory_wants_mapped_pages_and_nodes() {
 }
 
 /// The error names the node's room, not the DRAM for frame headers.
+type Set = fn(Builder) -> Builder;
+
+/// As a default they apply only where they can.
+#[test]
+fn lines_are_refused_where_they_cannot_be() {
+    let open = |set: Set, lines: u64| {
+        let directory = Arc::new(terrace_io::MemoryDirectory::new());
+        let builder = Builder::default().directory(directory).dram(16 << 20).backend(Backend::Frames);
+        let builder = set(builder.middle("simulated:dram,1MiB".parse().unwrap()));
+        builder.clone().lines(lines).open("").map_or_else(
+            |refused| {
+                let defaults = Defaults { lines: Some(lines), ..Defaults::default() };
+                let db = Builder { defaults, ..builder }.open("").unwrap();
+                assert!(db.shared.pool.frames.lines.is_none());
+                refused.to_string()
+            },
+            |db| format!("opened, {}", db.shared.pool.frames.lines.is_some()),
+        )
+    };
+    assert_eq!(open(|builder| builder, 64), "opened, true");
+    assert_eq!(open(|builder| builder, 0), "opened, false");
+    let cases: [(Set, u64, &str); 6] = [
+        (|builder| builder, 100, "has 64, 128, 256 or 512 bytes"),
+        (|builder| builder.no_middle(), 64, "no middle tier"),
+        (|builder| builder.backend(Backend::Mapped), 64, "one address in both tiers"),
+        (|builder| builder.replacement(Replacement::FifoPaper), 64, "keeps one copy"),
+        (|builder| builder.page_size(32 << 10), 64, "more than 256"),
+        (|builder| builder.page_size(64 << 10), 128, "more than 256"),
+    ];
+    for (set, lines, why) in cases {
+        let said = open(set, lines);
+        assert!(said.contains(why) && said.contains(&format!("lines of {lines} bytes")), "{said}");
+    }
+    assert_eq!(open(|builder| builder.page_size(64 << 10), 256), "opened, true");
+}
+
 #[test]
 fn a_middle_tier_beyond_its_node_is_refused_for_the_node() {
     let directory = std::sync::Arc::new(crate::MemoryDirectory::new());

@@ -12,6 +12,7 @@ use super::meanwhile::{self, Random, Script, State};
 use super::model::{Model, Pages};
 use super::raw::{self, Raw};
 use super::{Sizes, cached, create, open_with_ring};
+use crate::backend::Backend;
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
 use crate::migration::{Choice, CleanVictims, Migration, Policy};
@@ -102,6 +103,7 @@ impl Plan {
                 clean_victims: Some(CleanVictims::ALL[random.below(3)]),
                 admission_queue: [None, None, Some(8)][random.below(3)],
             },
+            lines: (seed % 2 == 1 && matches!(Backend::of_environment(), Ok(Backend::Frames))).then_some(64),
         });
         plan
     }

@@ -352,8 +352,28 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
+    /// Reads a cell of `id` by lines, if it is not whole in DRAM.
+    fn is_read_by_lines(&mut self, id: PageId) -> Result<bool, Halt> {
+        let cell = id.0 as usize % raw::CELLS;
+        let found = match raw::read_cell(self.pool, id, cell) {
+            Ok(Some(found)) => found,
+            Ok(None) | Err(Retry::Missing(_) | Retry::Restart) => return Ok(false),
+            Err(Retry::Fail(error)) => return Err(error.into()),
+        };
+        let script = self.script.borrow();
+        match script.model.pages.get(&id.0) {
+            Some(cells) if cells[cell] != found => {
+                Err(Halt::Wrong(format!("cell {cell} of page {id} reads as {found}, they are {cells:?}")))
+            }
+            _ => Ok(true),
+        }
+    }
+
     fn read_one(&mut self) -> Result<(), Halt> {
         for id in self.some_pages(3) {
+            if self.pool.frames.lines.is_some() && self.is_read_by_lines(id)? {
+                continue;
+            }
             let found = match raw::read(self.pool, id) {
                 Ok(content) => raw::cells(&content).map_err(Halt::Wrong)?,
                 Err(Retry::Missing(_) | Retry::Fail(Error::Full { .. })) => continue,

@@ -4,7 +4,8 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::pool::migration::Access;
 use crate::pool::operation;
-use crate::pool::{Edit, Pool, Retry, WriteGuard};
+use crate::pool::view::View;
+use crate::pool::{Edit, Leaf, PartialGuard, Pool, Retry, WriteGuard, access_leaf};
 use crate::recovery::Redo;
 use crate::recovery::Undo;
 use crate::store::image::COMPRESS;
@@ -201,9 +202,31 @@ pub(super) fn read(pool: &Pool, id: PageId) -> Result<Vec<u8>, Retry> {
     let mut copy = vec![0; page_bytes(id)];
     loop {
         let guard = pool.read(id)?;
-        crate::pool::view::View::copy_to(&guard.view(), 0, &mut copy);
+        guard.view().copy_to(0, &mut copy);
         if guard.validate().is_ok() {
             return Ok(copy);
         }
     }
+}
+
+/// Reads a cell as a point read does, which may load lines only; `None` if the page is whole in
+/// DRAM, or in the store.
+pub(super) fn read_cell(pool: &Pool, id: PageId, cell: usize) -> Result<Option<u64>, Retry> {
+    operation::begin(Access::Read);
+    let at = cell_at(cell).start;
+    let partial = match PartialGuard::try_read(&pool.tiers, id)? {
+        Some(partial) => partial,
+        None => match pool.try_read(id).filter(|guard| guard.is_in_middle()) {
+            None => return Ok(None),
+            Some(guard) => match access_leaf(pool, guard, false)? {
+                Leaf::Partial(partial) => partial,
+                Leaf::Whole(guard) => {
+                    let value = guard.view().u64(at);
+                    return guard.validate().map(|()| Some(value));
+                }
+            },
+        },
+    };
+    let value = partial.view().u64(at);
+    partial.validate().map(|()| Some(value))
 }

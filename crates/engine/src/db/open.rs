@@ -280,7 +280,9 @@ fn shares(
     let middle = builder.middle_options(sizes.own)?;
     let cache = builder.cache.as_ref().filter(|_| !builder.read_only);
     let persistent = builder.persistent_source()?.filter(|_| middle.is_some());
-    let beside = middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some()));
+    let dram_max = builder.dram_bytes_max(dram)?;
+    let beside =
+        middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some(), sizes.own, dram_max));
     let beside = beside.saturating_add(cache.map_or(0, Cache::dram_bytes));
     let with_beside = |split: Split| {
         let part = format_args!("what is known of the middle tier and of the cache takes {beside} bytes");
@@ -289,7 +291,7 @@ fn shares(
     let split = if beside == 0 { split } else { with_beside(split)? };
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
-        frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
+        frame_bytes_max: dram_max,
         frames_floor: FRAMES_MIN,
         buffers: split.buffers,
         pages_max: PAGES_MAX,

@@ -5,12 +5,13 @@ use super::node::leaf;
 use super::node::overflow::Reference;
 use super::node::{Entry, Node};
 use super::part::{Wanted, Whole};
-use super::tree::{Detour, Seek, Tree, charge_search, fetch, retry};
+use super::tree::{Detour, Seek, Tree, charge_search, fetch, level_below, retry};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
 use crate::planted::{Bug, planted};
+use crate::pool::partial::Lined;
 use crate::pool::view::View;
-use crate::pool::{Looked, Pool, ReadGuard, Record, Retry};
+use crate::pool::{Leaf, Looked, PartialGuard, Pool, ReadGuard, Record, Retry, access_leaf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -69,6 +70,7 @@ impl Tree {
             let leaf = match self.leaf_by(pool, Seek::At(key), &mut aside) {
                 Ok(leaf) => leaf,
                 Err(Away::Recorded(found)) => return Ok(found),
+                Err(Away::Partial(leaf)) => return record_of_partial(pool, &leaf, key, aside.missed),
                 Err(Away::Retry(stop)) => return Err(stop),
             };
             let found = record(&leaf, key)?;
@@ -93,6 +95,9 @@ impl Tree {
             let leaf = match self.leaf_by(pool, Seek::At(key), &mut aside) {
                 Ok(leaf) => leaf,
                 Err(Away::Recorded(found)) => return Ok(found.map(|found| Copied::of(found, wanted, value))),
+                Err(Away::Partial(leaf)) => {
+                    return copy_of_partial(pool, &leaf, key, wanted, value, aside.missed);
+                }
                 Err(Away::Retry(stop)) => return Err(stop),
             };
             if aside.missed {
@@ -125,13 +130,14 @@ impl Tree {
     }
 }
 
-/// Why a get does not reach a leaf.
-pub(super) enum Away {
+/// Why a get does not reach a whole leaf.
+pub(super) enum Away<'p> {
     Recorded(Option<Found>),
+    Partial(PartialGuard<'p>),
     Retry(Retry),
 }
 
-impl From<Retry> for Away {
+impl From<Retry> for Away<'_> {
     fn from(stop: Retry) -> Self {
         Away::Retry(stop)
     }
@@ -152,11 +158,16 @@ impl<'p, 'k> Aside<'p, 'k> {
 }
 
 impl<'p> Detour<'p> for Aside<'p, '_> {
-    type End = Away;
+    type End = Away<'p>;
 
     #[cold]
     #[inline(never)]
-    fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Away> {
+    fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Away<'p>> {
+        if level == 1
+            && let Some(leaf) = partial(self.pool, parent, id)?
+        {
+            return Err(Away::Partial(leaf));
+        }
         if level == 1
             && let Some(found) = lookup(self.pool, parent, id, self.key)?
         {
@@ -170,7 +181,12 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
     /// A get that the record cache answers is no access of the page: no die, no mark, no charge.
     #[cold]
     #[inline(never)]
-    fn in_middle(&mut self, child: ReadGuard<'p>, level: u8, loaded: bool) -> Result<ReadGuard<'p>, Away> {
+    fn in_middle(
+        &mut self,
+        child: ReadGuard<'p>,
+        level: u8,
+        loaded: bool,
+    ) -> Result<ReadGuard<'p>, Away<'p>> {
         let mut outdated = false;
         if level == 1 && !loaded {
             match self.pool.lookup_in_middle(&child, self.key)? {
@@ -178,7 +194,16 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
                 looked => outdated = looked == Looked::Stale,
             }
         }
-        let child = self.pool.access_in_middle(child, loaded)?;
+        let child = match level {
+            1 => match access_leaf(self.pool, child, loaded)? {
+                Leaf::Whole(leaf) => leaf,
+                Leaf::Partial(leaf) => {
+                    self.missed = true;
+                    return Err(Away::Partial(leaf));
+                }
+            },
+            _ => self.pool.access_in_middle(child, loaded)?,
+        };
         charge_search(&child, (Seek::At(self.key), 0));
         // A load and a promotion take locks anyway, and an outdated record was hot before.
         self.missed |= level == 1
@@ -192,6 +217,65 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
 fn found(record: Record) -> Option<Found> {
     let Record { timestamp, value } = record;
     value.map(|value| Found { timestamp, value: Stored::Inline(value) })
+}
+
+/// The leaf `id`, a child of `parent`, if it is partial.
+pub(super) fn partial<'p>(
+    pool: &'p Pool,
+    parent: &ReadGuard<'_>,
+    id: PageId,
+) -> Result<Option<PartialGuard<'p>>, Retry> {
+    let Some(leaf) = PartialGuard::try_read(&pool.tiers, id)? else { return Ok(None) };
+    parent.validate()?;
+    leaf.mark();
+    Ok(Some(leaf))
+}
+
+fn node_of_partial<'g>(leaf: &'g PartialGuard<'_>) -> Result<Node<Lined<'g>>, Retry> {
+    let node = Node::new(leaf.view());
+    if level_below(&node, Some(1)).is_none() {
+        leaf.validate()?;
+        return Err(damaged_page(leaf.unread().id(), "not the node its parent says it is").into());
+    }
+    Ok(node)
+}
+
+/// [`record`] of a partial leaf. `missed`: it also goes into the record cache.
+#[cold]
+pub(super) fn record_of_partial(
+    pool: &Pool,
+    leaf: &PartialGuard<'_>,
+    key: &[u8],
+    missed: bool,
+) -> Result<Option<Found>, Retry> {
+    let found = record_in(&node_of_partial(leaf)?, key, || leaf.validate())?;
+    if missed {
+        insert(pool, leaf.unread(), key, found.as_ref());
+    }
+    Ok(found)
+}
+
+/// [`copy`] of a partial leaf. `missed`: the record also goes into the record cache, unless that
+/// takes more lines.
+#[cold]
+fn copy_of_partial(
+    pool: &Pool,
+    leaf: &PartialGuard<'_>,
+    key: &[u8],
+    wanted: impl Wanted,
+    value: &mut Vec<u8>,
+    missed: bool,
+) -> Result<Option<Copied>, Retry> {
+    value.clear();
+    let copied = copy_in(&node_of_partial(leaf)?, key, wanted, value, || leaf.validate())?;
+    match copied {
+        Some(Copied { timestamp, held: Held::Inline }) if missed && wanted.is_all() => {
+            pool.insert(leaf.unread(), key, timestamp, Some(value));
+        }
+        None if missed => pool.insert(leaf.unread(), key, Timestamp::NONE, None),
+        _ => {}
+    }
+    Ok(copied)
 }
 
 /// Looks `key` up in the record cache; its leaf `id`, a child of `parent`, is not in a frame.

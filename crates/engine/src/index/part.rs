@@ -13,6 +13,11 @@ pub(crate) trait Wanted: Copy {
         self.part().of(length)
     }
 
+    /// Whether it is all of a value of any length.
+    fn is_all(self) -> bool {
+        self.of(usize::MAX) == Some(0..usize::MAX)
+    }
+
     /// [`Wanted::of`], or why there are none.
     #[inline]
     fn inside(self, length: usize) -> Result<Range<usize>> {

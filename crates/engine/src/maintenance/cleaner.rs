@@ -11,7 +11,6 @@ use super::rounds::Maintenance;
 use super::state::RoundState;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
-use crate::pool::page_table::Location;
 use crate::pool::resident::class_of_page;
 use crate::pool::stats::Cause;
 use crate::store::mapping_word::{BLOCK_BYTES, Extent, MappingWord};
@@ -240,7 +239,7 @@ impl Maintenance {
         } else if let Some(entry) = self.pool.table.entry(id)
             && let Some(extent) = here(self.durable_state(id))
         {
-            if !(matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty()) {
+            if !(entry.location().frame().is_some() && entry.latch().load().is_dirty()) {
                 return SegmentEntry::ToCopy(extent);
             }
             live.dirty.push(id);

@@ -32,7 +32,7 @@ fn limited(fill: f64) -> (Arc<Maintenance>, Vec<PageId>) {
 
 fn extent_of(pool: &Maintenance, id: PageId) -> Option<Extent> {
     match pool.table.entry(id).unwrap().location() {
-        Location::Frame(frame) => pool.frames.header(frame).mapped().extent(),
+        Location::Frame(frame) | Location::Partial(frame) => pool.frames.header(frame).mapped().extent(),
         Location::Store(mapped) => mapped.extent(),
         Location::Nowhere => panic!("{id} is nowhere"),
     }

@@ -96,13 +96,15 @@ impl Flush {
             let now = latch.load();
             // One image per page at a time: the older of two may be applied with the page marked
             // clean (docs/durability.md, rule 6).
-            if let Location::Frame(frame) = entry.location()
+            let location = entry.location();
+            if let Some(frame) = location.frame()
                 && now.is_dirty()
                 && let header = self.pool.frames.header(frame)
                 && (!now.is_claimed() || planted(Bug::TwoImagesInFlight) && !header.next_rec_lsn().is_none())
             {
                 header.set_next_rec_lsn(Lsn::NONE);
                 latch.set_claimed(true);
+                let frame = self.pool.frames.whole_copy(location).expect("a page in a frame has all lines");
                 self.pool.charge_page(frame, Direction::Read).map(Charge::finish);
                 let view = self.pool.frames.view(id, frame);
                 let page_bytes = class_of(frame).page_bytes();
@@ -203,11 +205,11 @@ impl Flush {
     fn try_put_in_force(&self, entry: Entry<'_>, image: Lsn, mapped: MappingWord) -> Option<MappingWord> {
         let latch = entry.latch();
         match entry.location() {
-            Location::Frame(frame) => {
+            Location::Frame(frame) | Location::Partial(frame) => {
                 if !latch.try_share() {
                     return None;
                 }
-                let stays = entry.location() == Location::Frame(frame);
+                let stays = entry.location().frame() == Some(frame);
                 let header = self.pool.frames.header(frame);
                 let old = header.mapped();
                 if stays {

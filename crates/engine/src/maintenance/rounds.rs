@@ -20,7 +20,6 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::pool::Pool;
 use crate::pool::backoff::Backoff;
-use crate::pool::page_table::Location;
 use crate::pool::partition::Partition;
 use crate::pool::requests::{Event, Maintainer, Requests};
 use crate::pool::resident::{blocks_granted, class_of_page};
@@ -121,7 +120,7 @@ impl Maintenance {
         // Shared, since an unlatched page may change its tier.
         self.pool.share_entry(entry);
         // The page's image already says that it is allocated.
-        if let Location::Frame(frame) = entry.location() {
+        if let Some(frame) = entry.location().frame() {
             let header = self.pool.frames.header(frame);
             if header.mapped() == MappingWord::FREE {
                 header.set_mapped(MappingWord::UNWRITTEN);

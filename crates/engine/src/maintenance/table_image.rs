@@ -121,11 +121,10 @@ impl TableImage {
                 Location::Nowhere if self.unwritten.lock().contains(&id) => return MappingWord::UNWRITTEN,
                 Location::Nowhere => return MappingWord::FREE,
                 Location::Store(mapped) => return mapped,
-                Location::Frame(frame) => {
+                Location::Frame(frame) | Location::Partial(frame) => {
                     let mapped = self.pool.frames.header(frame).mapped();
                     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-                    if entry.location() == Location::Frame(frame)
-                        && self.pool.frames.header(frame).page() == id
+                    if entry.location().frame() == Some(frame) && self.pool.frames.header(frame).page() == id
                     {
                         return mapped;
                     }

@@ -11,6 +11,7 @@ use super::buffer_pool::Pool;
 use super::evict::FoundFrame;
 use super::frames::partition::{Partition, Tier};
 use super::guard::ReadGuard;
+use super::partial::PartialGuard;
 use super::patience::Patience;
 use super::replacement::{FrameReservation, Waits};
 use super::resident::class_of_page;
@@ -173,26 +174,7 @@ impl Pool {
         guard: ReadGuard<'p>,
         loaded: bool,
     ) -> Result<ReadGuard<'p>, Retry> {
-        let middle = self.tiers.middle_of_frame();
-        before_access(self, &guard)?;
-        let is_leaf = guard.view().u8(page::LEVEL_AT) & !COMPRESS == 0;
-        let (asked, path) = middle.decide(self.mode(), guard.id(), is_leaf);
-        if path == Path::MiddleToDram {
-            let promotion = match self.frames.moves_memory() {
-                true => self.promote_together(middle, &guard, asked)?,
-                false => self.promote(middle, &guard, asked)?,
-            };
-            match promotion {
-                Promotion::Done(guard) => return Ok(guard),
-                Promotion::Deferred => middle.counts.up_deferred.fetch_add(1, Relaxed),
-                Promotion::Refused => middle.counts.up_refused.fetch_add(1, Relaxed),
-            };
-        }
-        middle.access_in_place(guard.page().frame, asked);
-        if !loaded {
-            guard.mark();
-        }
-        Ok(guard)
+        access(self, guard, loaded, false)
     }
 
     fn promote<'p>(
@@ -200,6 +182,7 @@ impl Pool {
         middle: &MiddleTier,
         guard: &ReadGuard<'p>,
         access: Access,
+        partial: bool,
     ) -> Result<Promotion<'p>> {
         let page = guard.page();
         // The page stays: an image is in flight, or the page file lacks room for dirty pages.
@@ -209,7 +192,7 @@ impl Pool {
         let Some(to) = self.take_frame_now(middle.class.into(), page.id)? else {
             return Ok(Promotion::Refused);
         };
-        let rising = Rising { page, access, to };
+        let rising = Rising { page, access, to, partial };
         Ok(match middle.promote(&self.tiers.resident, &self.tiers.replacer, &rising) {
             Some(seen) => Promotion::Done(ReadGuard::new(&self.tiers, page.id, page.entry, seen, to)),
             None => Promotion::Refused,
@@ -233,7 +216,8 @@ impl Pool {
         if !others.is_empty() {
             self.tiers.try_take_frames(class, others.len(), &mut frames);
         }
-        let (first, keep_dirty) = (Rising { page, access, to }, self.requests.is_short_of_room());
+        let (first, keep_dirty) =
+            (Rising { page, access, to, partial: false }, self.requests.is_short_of_room());
         let promotion = middle.promote_together(resident, replacer, &first, &others, &mut frames, keep_dirty);
         frames.into_iter().for_each(|frame| self.tiers.give_frame(frame));
         Ok(match promotion {
@@ -334,6 +318,51 @@ impl Pool {
     pub(crate) fn log_progress(&self) -> (u64, u64, u64) {
         (self.wal.cut().0, self.wal.tail().0, self.stats.images_written.load(Relaxed))
     }
+}
+
+/// A leaf for a point read.
+pub(crate) enum Leaf<'p> {
+    Whole(ReadGuard<'p>),
+    Partial(PartialGuard<'p>),
+}
+
+/// [`Pool::access_in_middle`] of a leaf for a point read, which may promote it without its lines.
+pub(crate) fn access_leaf<'p>(pool: &'p Pool, guard: ReadGuard<'p>, loaded: bool) -> Result<Leaf<'p>, Retry> {
+    let partial = pool.frames.lines.is_some();
+    let guard = access(pool, guard, loaded, partial)?;
+    Ok(match partial && !guard.is_in_middle() {
+        true => Leaf::Partial(PartialGuard::new(&pool.tiers, guard)),
+        false => Leaf::Whole(guard),
+    })
+}
+
+/// `partial`: a promotion leaves out the lines.
+fn access<'p>(
+    pool: &'p Pool,
+    guard: ReadGuard<'p>,
+    loaded: bool,
+    partial: bool,
+) -> Result<ReadGuard<'p>, Retry> {
+    let middle = pool.tiers.middle_of_frame();
+    before_access(pool, &guard)?;
+    let is_leaf = guard.view().u8(page::LEVEL_AT) & !COMPRESS == 0;
+    let (asked, path) = middle.decide(pool.mode(), guard.id(), is_leaf);
+    if path == Path::MiddleToDram {
+        let promotion = match pool.frames.moves_memory() {
+            true => pool.promote_together(middle, &guard, asked)?,
+            false => pool.promote(middle, &guard, asked, partial)?,
+        };
+        match promotion {
+            Promotion::Done(guard) => return Ok(guard),
+            Promotion::Deferred => middle.counts.up_deferred.fetch_add(1, Relaxed),
+            Promotion::Refused => middle.counts.up_refused.fetch_add(1, Relaxed),
+        };
+    }
+    middle.access_in_place(guard.page().frame, asked);
+    if !loaded {
+        guard.mark();
+    }
+    Ok(guard)
 }
 
 impl Waits for Pool {

@@ -75,6 +75,10 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
         .map_err(memory(bytes_max))?
         .on_nodes(&options.tiers.nodes, class)
         .map_err(memory(options.frame_bytes))?;
+    let frames = match options.tiers.middle.as_ref().and_then(|middle| middle.lines) {
+        Some(bytes) => frames.with_lines(class, bytes as usize).map_err(memory(options.frame_bytes))?,
+        None => frames,
+    };
     let frames = match found.persistent {
         Some(persistent) => frames.over(persistent).map_err(refused("the middle tier", 0))?,
         None => frames,

@@ -44,8 +44,8 @@ impl Pool {
             let state = durable_state(id);
             own(state.extent(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
-            let in_frame = matches!(entry.location(), Location::Frame(_));
-            if let Location::Frame(frame) = entry.location() {
+            let in_frame = entry.location().frame().is_some();
+            if let Some(frame) = entry.location().frame() {
                 if self.frames.has(frame) {
                     in_frames[partition_index_of(frame)] += 1;
                     let below = self.audit_copies(id, frame, &mut misplaced);
@@ -110,7 +110,14 @@ impl Pool {
         if header.page() != id {
             faults.push(format!("page {id} is in frame {frame}, which holds page {}", header.page()));
         }
-        let Some(below) = header.middle_copy() else { return false };
+        let entry = self.table.entry(id).expect("ids in use are within the table");
+        let is_partial = entry.location() == Location::Partial(frame);
+        let Some(below) = header.middle_copy() else {
+            if is_partial {
+                faults.push(format!("page {id} in frame {frame} lacks lines and a middle copy"));
+            }
+            return false;
+        };
         let lower = self.frames.header(below);
         if is_middle(frame) || !is_middle(below) || !self.frames.has(below) || lower.page() != id {
             faults
@@ -119,9 +126,14 @@ impl Pool {
         if !lower.rec_lsn().is_none() {
             faults.push(format!("the copy of page {id} in frame {below} holds the log back"));
         }
-        let version = self.table.entry(id).expect("ids in use are within the table").latch().load().version();
-        let words = |frame| self.frames.words(id, frame).iter().map(|word| word.load(Relaxed));
-        if lower.equal_at() == version && !words(frame).eq(words(below)) {
+        let word = |frame: u32, index: usize| self.frames.words(id, frame)[index].load(Relaxed);
+        let lacks = |index: usize| match &self.frames.lines {
+            Some(lines) if is_partial => !lines.of(index * 8, 8).all(|line| lines.has(frame, line)),
+            _ => false,
+        };
+        let is_equal =
+            (0..id.page_bytes() / 8).all(|index| lacks(index) || word(frame, index) == word(below, index));
+        if (is_partial || lower.equal_at() == entry.latch().load().version()) && !is_equal {
             faults.push(format!("the copies of page {id} in frames {frame} and {below} are not equal"));
         }
         true

@@ -22,6 +22,7 @@ use super::images::Images;
 use super::latch::Word;
 use super::page_ids::{PageIds, id_count_below, ids_below};
 use super::page_table::{Entry, Location};
+use super::partial::make_whole;
 use super::record_cache::{Looked, Record, Records, Source};
 use super::resident::class_of_page;
 use super::resize::{Resizer, Resizing};
@@ -187,6 +188,8 @@ impl Pool {
             }
             match entry.location() {
                 Location::Frame(_) => return Ok(false),
+                Location::Partial(_) if make_whole(&self.tiers, id, entry, seen) => return Ok(false),
+                Location::Partial(_) => self.wait_latched(&mut backoff),
                 Location::Nowhere if entry.latch().validate(seen) => return Err(Retry::Missing(id)),
                 Location::Nowhere => {}
                 Location::Store(mapped) if self.fault(id, entry, seen, mapped)? => return Ok(true),

@@ -183,7 +183,7 @@ impl Pool {
             self.give_frame(frame);
         };
         let old = match entry.location() {
-            Location::Frame(frame) => {
+            Location::Frame(frame) | Location::Partial(frame) => {
                 let header = self.frames.header(frame);
                 let old = header.mapped();
                 header.set_rec_lsn(Lsn::NONE);

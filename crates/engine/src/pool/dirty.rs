@@ -2,7 +2,6 @@
 
 use super::frames::Queue;
 use super::frames::partition::Partition;
-use super::page_table::Location;
 use super::replacement::queues;
 use super::tiers::Tiers;
 use crate::ids::{Lsn, PageId};
@@ -39,7 +38,7 @@ impl Tiers {
             let Some(entry) = self.table.entry(id).filter(|_| !id.is_none()) else { continue };
             let now = entry.latch().load();
             // The dirty copy may be in DRAM, and its middle copy here.
-            let is_here = entry.location() == Location::Frame(frame);
+            let is_here = entry.location().frame() == Some(frame);
             if is_here && now.is_dirty() && (accept_marked || !now.is_marked()) {
                 pages.push(id);
                 if pages.len() >= most {

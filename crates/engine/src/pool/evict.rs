@@ -138,15 +138,16 @@ impl Tiers {
         let most = self.replacer.leave_goal(&self.resident, partition, moves_memory);
         // Evictions by other threads count. Otherwise a batch each would empty a small partition.
         let goal = most.saturating_sub(free.leaving).max(needed.min(most));
-        let mut leaving = Vec::with_capacity(goal);
-        self.sweep(free, goal, &mut leaving);
-        if leaving.is_empty() {
+        let (mut leaving, mut emptied) = (Vec::with_capacity(goal), Vec::new());
+        self.sweep(free, goal, &mut leaving, &mut emptied);
+        if leaving.is_empty() && emptied.is_empty() {
             return;
         }
         free.leaving += leaving.len();
         MutexGuard::unlocked(free, || {
             #[cfg(test)]
             super::frames::residency_tests::while_leaving();
+            emptied.into_iter().for_each(|frame| self.give_frame(frame));
             self.finish_evictions(&mut leaving);
         });
         free.leaving -= leaving.len();
@@ -161,7 +162,14 @@ impl Tiers {
         }
     }
 
-    fn sweep<'p>(&'p self, free: &mut FreeFrames, goal: usize, leaving: &mut Vec<Leaving<'p>>) {
+    /// `emptied` gets DRAM frames of partial pages, which are in another partition.
+    fn sweep<'p>(
+        &'p self,
+        free: &mut FreeFrames,
+        goal: usize,
+        leaving: &mut Vec<Leaving<'p>>,
+        emptied: &mut Vec<u32>,
+    ) {
         let mut sweep = Sweep::begin(&self.resident, free, self.replacer.lent_of(free.partition));
         let mut dropped = 0;
         while let Some((frame, queue)) = sweep.next(&self.resident, free, leaving.len() + dropped > 0) {
@@ -172,6 +180,10 @@ impl Tiers {
                     dropped += 1;
                 }
                 Look::Moved => sweep.stays(&self.resident, free, frame),
+                Look::Demoted(above) => {
+                    emptied.push(above);
+                    sweep.stays(&self.resident, free, frame);
+                }
                 Look::Passed => {
                     sweep.stays(&self.resident, free, frame);
                     sweep.passed(queue);
@@ -194,7 +206,7 @@ impl Tiers {
         let entry = self.table.entry(id).expect("pages in frames are in the table");
         let seen = entry.latch().load();
         if is_middle(frame)
-            && let Location::Frame(above) = entry.location()
+            && let Some(above) = entry.location().frame()
             && above != frame
         {
             return self.look_at_lower(queues, (id, entry, seen), above, frame, queue);
@@ -245,6 +257,12 @@ impl Tiers {
             return Look::Moved;
         }
         let middle = self.middle_of_frame();
+        if entry.location() == Location::Partial(above) && !planted(Bug::DropBelowPartial) {
+            let stays =
+                seen.is_marked() || !middle.demote_partial(&self.resident, (id, entry, seen), above, frame);
+            queues.requeue(&self.frames, frame);
+            return if stays { Look::Passed } else { Look::Demoted(above) };
+        }
         if middle.drop_below(&self.resident, id, entry, seen, above, frame) {
             queues.remove(&self.frames, frame);
             middle.counts.copies_dropped.fetch_add(1, Relaxed);
@@ -284,7 +302,7 @@ impl Tiers {
         // Dirty and claimed may have been set since `seen` without a new version. The latch stops
         // that.
         let now = latch.load();
-        if header.page() != id || entry.location() != Location::Frame(frame) || now.is_claimed() {
+        if header.page() != id || entry.location().frame() != Some(frame) || now.is_claimed() {
             latch.release_unchanged();
             self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;

@@ -3,6 +3,7 @@
 mod arena;
 mod fixed;
 mod header;
+mod line_masks;
 mod links;
 mod mapped;
 mod nodes;
@@ -15,6 +16,7 @@ pub(in crate::pool) mod residency_tests;
 
 pub(crate) use arena::Frames;
 pub(crate) use header::{HEADER_BYTES, Header};
+pub(crate) use line_masks::{LINES_MAX, LineMasks};
 pub(in crate::pool) use links::{Queue, link};
 pub(crate) use nodes::NodeOptions;
 pub(crate) use read_reason::ReadReason;

@@ -7,6 +7,7 @@
 //!   location  0                       the page does not exist
 //!             top bit set             mapping word of the image in the store
 //!             1 << 62 | frame         frame number (frames/partition.rs)
+//!             1 << 61 | frame         DRAM frame of a partial page (pool/partial.rs)
 //! ```
 //!
 //! One reserved region holds all entries and gets memory as ids come into use. Each class has half
@@ -24,6 +25,7 @@ use crate::ids::{PageId, SizeClass};
 use crate::store::mapping_word::MappingWord;
 
 const IN_FRAME: u64 = 1 << 62;
+const IS_PARTIAL: u64 = 1 << 61;
 pub(crate) const ENTRY_BYTES: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,8 @@ pub(crate) enum Location {
     Nowhere,
     /// The frame; of two copies, the one in DRAM.
     Frame(u32),
+    /// The DRAM frame that has some lines of the page; its middle copy has all.
+    Partial(u32),
     /// In the store only.
     Store(MappingWord),
 }
@@ -43,8 +47,18 @@ impl Location {
             Location::Frame(word as u32)
         } else if word == 0 {
             Location::Nowhere
-        } else {
+        } else if MappingWord(word).is_allocated() {
             Location::Store(MappingWord(word))
+        } else {
+            Location::Partial(word as u32)
+        }
+    }
+
+    /// The frame whose header counts, with all lines of the page or some.
+    pub(crate) fn frame(self) -> Option<u32> {
+        match self {
+            Location::Frame(frame) | Location::Partial(frame) => Some(frame),
+            Location::Nowhere | Location::Store(_) => None,
         }
     }
 
@@ -52,6 +66,7 @@ impl Location {
         match self {
             Location::Nowhere => 0,
             Location::Frame(frame) => IN_FRAME | u64::from(frame),
+            Location::Partial(frame) => IS_PARTIAL | u64::from(frame),
             Location::Store(mapped) => {
                 debug_assert!(mapped.has_image());
                 mapped.0

@@ -45,7 +45,7 @@ impl Resident {
     #[cfg(test)]
     pub(crate) fn is_marked(&self, id: PageId) -> Option<bool> {
         let entry = self.table.entry(id)?;
-        matches!(entry.location(), Location::Frame(_)).then(|| entry.latch().load().is_marked())
+        entry.location().frame().map(|_| entry.latch().load().is_marked())
     }
 
     #[cfg(test)]
@@ -81,7 +81,7 @@ impl Resident {
     pub(crate) fn version_is(&self, id: PageId, version: u64) -> bool {
         self.table.entry(id).is_some_and(|entry| {
             let now = entry.latch().load();
-            !now.is_exclusive() && now.version() == version && matches!(entry.location(), Location::Frame(_))
+            !now.is_exclusive() && now.version() == version && entry.location().frame().is_some()
         })
     }
 

@@ -44,7 +44,7 @@ fn pool_by(
     clean_victims: CleanVictims,
 ) -> Arc<Maintenance> {
     let migration = Migration { clean_victims: Some(clean_victims), ..Choice::Fixed(policy).into() };
-    let middle = MiddleOptions { frames, migration };
+    let middle = MiddleOptions { frames, migration, lines: None };
     let tiers = TierOptions { middle: Some(middle), ..TierOptions::default() };
     let options = options(frame_bytes(small(), dram_frames));
     pool_with(&PoolOptions { tiers, replacement, ..options }).1
@@ -61,6 +61,7 @@ pub(super) enum Whereabouts {
 pub(super) fn whereabouts(pool: &Pool, id: PageId) -> Whereabouts {
     match pool.table.entry(id).unwrap().location() {
         Location::Frame(frame) if is_middle(frame) => Whereabouts::Middle,
+        Location::Partial(_) => Whereabouts::Both,
         Location::Frame(frame) if pool.frames.header(frame).middle_copy().is_some() => Whereabouts::Both,
         Location::Frame(_) => Whereabouts::Dram,
         Location::Store(_) => Whereabouts::Store,
@@ -69,14 +70,14 @@ pub(super) fn whereabouts(pool: &Pool, id: PageId) -> Whereabouts {
 }
 
 /// Evicts `id` as the sweep would; whether it could.
-fn evict(pool: &Pool, id: PageId) -> bool {
+pub(super) fn evict(pool: &Pool, id: PageId) -> bool {
     evict_as(pool, id, true)
 }
 
 /// Evicts `id`. If `offered`, the middle tier may take a page without a copy there.
 fn evict_as(pool: &Pool, id: PageId, offered: bool) -> bool {
     let entry = pool.table.entry(id).unwrap();
-    let Location::Frame(frame) = entry.location() else { panic!("page {id} is in no frame") };
+    let frame = entry.location().frame().unwrap_or_else(|| panic!("page {id} is in no frame"));
     let to = match pool.try_evict(id, entry, entry.latch().load(), frame, offered) {
         Evicted::Yes(to) => to,
         Evicted::Dirty | Evicted::No => return false,
@@ -98,7 +99,7 @@ fn read(pool: &Pool, id: PageId) -> Vec<u8> {
     look(pool, id)
 }
 
-fn stats(pool: &Pool) -> MiddleStats {
+pub(super) fn stats(pool: &Pool) -> MiddleStats {
     pool.middle_stats().unwrap()
 }
 

@@ -8,7 +8,6 @@ use rand::{RngExt, SeedableRng};
 use terrace_io::{MemoryDirectory, VirtualTime};
 
 use super::Mode;
-use super::page_table::Location;
 use super::tier_tests::{Whereabouts, policy, whereabouts};
 use super::view::View;
 use crate::ids::PageId;
@@ -38,7 +37,8 @@ fn reads_bring_pages_of_a_tree_to_dram_with_the_probability_of_the_paper() {
         let pool = &db.shared.maintenance;
         let leaves_in = |wanted: Whereabouts| {
             let is_leaf = |id: &PageId| {
-                let Location::Frame(frame) = pool.table.entry(*id).unwrap().location() else { return false };
+                let location = pool.table.entry(*id).unwrap().location();
+                let Some(frame) = pool.frames.whole_copy(location) else { return false };
                 let view = pool.frames.view(*id, frame);
                 view.u8(page::LEVEL_AT) == 0
             };

@@ -85,6 +85,15 @@ terrace_io::stats! {
         /// 64-byte lines changed in place.
         lines_written: u64 => counter
             "terrace_middle_lines_written_total" "Lines of 64 bytes changed in place.",
+        /// Lines loaded into partial pages ([`crate::Builder::lines`]), of the size chosen there.
+        lines_loaded: u64 => counter "terrace_middle_lines_loaded_total"
+            "Lines of pages loaded from the middle tier to DRAM one by one.",
+        /// Pages promoted to DRAM without their lines.
+        promoted_partial: u64 => counter "terrace_middle_promoted_partial_total"
+            "Pages promoted to DRAM without their lines.",
+        /// Partial pages whose other lines were loaded, for an access other than a point read.
+        made_whole: u64 => counter "terrace_middle_made_whole_total"
+            "Partial pages whose other lines were loaded, for an access other than a point read.",
         /// Frames that outlive the process, with a persistent middle tier.
         persistent: Option<PersistentStats>,
         /// The DRAM cache in front of a simulated memory (memory mode).

@@ -22,6 +22,7 @@ mod delete_range;
 mod faults;
 mod format;
 mod kill;
+mod lines;
 mod log_memory;
 mod log_space;
 mod lookup;

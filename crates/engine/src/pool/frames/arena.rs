@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relax
 use terrace_io::{Region, is_numa_balancing};
 
 use super::header::{HEADER_BYTES, Header};
+use super::line_masks::LineMasks;
 use super::links::Links;
 use super::nodes::{NodeOptions, Placement};
 use super::partition::{
@@ -29,6 +30,7 @@ use crate::backend::Backend;
 use crate::error::Result;
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
+use crate::pool::page_table::Location;
 use crate::pool::view::Racy;
 
 /// Unit of committing and releasing header memory.
@@ -44,6 +46,8 @@ pub(crate) struct Frames {
     /// Binary logarithm of the header bytes reserved per partition.
     headers_shift: u32,
     partitions: ByPartition<FrameCounts>,
+    /// With line-grained pages.
+    pub(crate) lines: Option<LineMasks>,
     /// The middle partition's frames, if they outlive the process.
     pub(crate) persistent: Option<PersistentFrames>,
 }
@@ -84,6 +88,7 @@ impl Frames {
                 backed: AtomicU32::new(0),
                 count_max,
             }),
+            lines: None,
             persistent: None,
         })
     }
@@ -98,6 +103,16 @@ impl Frames {
             self.bytes.map_over(partition, frames, persistent.memory(), at)?;
         }
         Ok(Frames { persistent: Some(persistent), ..self })
+    }
+
+    /// Lets pages of `class` be partial in DRAM, with lines of `line_bytes` bytes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn with_lines(self, class: SizeClass, line_bytes: usize) -> io::Result<Frames> {
+        debug_assert_eq!(self.backend(), Backend::Frames);
+        let lines = LineMasks::reserve(class, line_bytes, self.count_max(class))?;
+        Ok(Frames { lines: Some(lines), ..self })
     }
 
     fn is_persistent(&self, partition: Partition) -> bool {
@@ -472,6 +487,22 @@ impl Frames {
             for (from, to) in self.words(id, from).iter().zip(self.words(id, to)) {
                 to.store(from.load(Relaxed), Relaxed);
             }
+        }
+    }
+
+    /// Copies `bytes` of page `id`, which are whole words, between two frames.
+    pub(crate) fn copy_part(&self, id: PageId, from: u32, to: u32, bytes: Range<usize>) {
+        let words = bytes.start / 8..bytes.end / 8;
+        for (from, to) in self.words(id, from)[words.clone()].iter().zip(&self.words(id, to)[words]) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// The frame that has all bytes of a page at `location`, a frame.
+    pub(crate) fn whole_copy(&self, location: Location) -> Option<u32> {
+        match location {
+            Location::Partial(frame) if !planted(Bug::ImageOfHalfAPage) => self.header(frame).middle_copy(),
+            location => location.frame(),
         }
     }
 

@@ -34,5 +34,7 @@ pub(in crate::pool) enum Look<'p> {
     Dropped,
     /// The page was accessed or is dirty; its frame was requeued.
     Moved,
+    /// The page was partial in this DRAM frame, which is empty now. Its middle frame was requeued.
+    Demoted(u32),
     Passed,
 }

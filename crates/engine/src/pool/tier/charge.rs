@@ -10,6 +10,7 @@
 //! are charged instead, adjacent ones together, and free if the worker's cache has them. A copy
 //! goes on where its search ended, so it is sequential.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_io::{Charge, Direction, Pattern};
@@ -70,6 +71,14 @@ impl MiddleTier {
             line_counts.page_written(index_of(frame));
         }
         Some(self.memory.as_ref()?.begin(direction, address(frame), bytes, Pattern::Sequential))
+    }
+
+    /// Charges a load of `bytes` of the page in `frame` to a partial page.
+    pub(in crate::pool) fn charge_load(&self, frame: u32, bytes: Range<usize>) {
+        if let Some(memory) = &self.memory {
+            memory.read(address(frame) + bytes.start as u64, bytes.len() as u64, Pattern::Random);
+            memory.copy(bytes.len() as u64);
+        }
     }
 
     pub(in crate::pool) fn copy_page(&self, resident: &Resident, id: PageId, from: u32, to: u32) {

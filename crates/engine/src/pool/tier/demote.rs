@@ -65,7 +65,7 @@ impl MiddleTier {
         for (page, frame, dirty) in going {
             match frame.filter(|_| there.next() == Some(true)) {
                 Some(frame) => {
-                    self.demote_page(resident, page, frame, dirty);
+                    self.demote_page(resident, (page.id, page.entry), page.frame, frame);
                     gone.push((frame, page.id, page.entry));
                     page.to = To::Gone;
                 }
@@ -92,15 +92,17 @@ impl MiddleTier {
         }
     }
 
-    fn demote_page(&self, resident: &Resident, page: &Leaving<'_>, frame: u32, dirty: bool) {
-        let (upper, lower) = (resident.frames.header(page.frame), resident.frames.header(frame));
-        let version = page.entry.latch().load().version();
-        let is_equal = upper.middle_copy() == Some(frame) && lower.equal_at() == version;
+    /// Makes `frame` that of a latched page in DRAM frame `above`, which it vacates.
+    fn demote_page(&self, resident: &Resident, (id, entry): (PageId, Entry<'_>), above: u32, frame: u32) {
+        let (upper, lower) = (resident.frames.header(above), resident.frames.header(frame));
+        let now = entry.latch().load();
+        let is_equal = upper.middle_copy() == Some(frame) && lower.equal_at() == now.version();
+        debug_assert!(is_equal || entry.location() == Location::Frame(above));
         if is_equal || (planted(Bug::StaleMiddleCopy) && upper.middle_copy() == Some(frame)) {
             self.counts.down_current.fetch_add(1, Relaxed);
         } else {
-            self.copy_page(resident, page.id, page.frame, frame);
-            let count = if dirty { &self.counts.down_dirty } else { &self.counts.down_clean };
+            self.copy_page(resident, id, above, frame);
+            let count = if now.is_dirty() { &self.counts.down_dirty } else { &self.counts.down_clean };
             count.fetch_add(1, Relaxed);
         }
         lower.set_mapped(upper.mapped());
@@ -108,15 +110,43 @@ impl MiddleTier {
             lower.set_rec_lsn(upper.rec_lsn());
         }
         if upper.middle_copy() == Some(frame) && lower.is_copy_marked() {
-            page.entry.latch().mark();
+            entry.latch().mark();
         }
         lower.set_next_rec_lsn(Lsn::NONE);
         lower.set_read_reason(None);
-        lower.set_page(page.id);
-        page.entry.set_location(Location::Frame(frame));
+        lower.set_page(id);
+        entry.set_location(Location::Frame(frame));
         upper.set_rec_lsn(Lsn::NONE);
         self.detach_copy(&upper);
-        resident.frames.vacate(page.frame);
+        resident.frames.vacate(above);
+    }
+
+    /// Demotes a partial page to its middle copy in `frame`, which must not be dropped below it.
+    ///
+    /// Leaves DRAM frame `above` empty, for the caller to free. Requires the page unlatched and at
+    /// the version seen, and no image of it in flight.
+    pub(in crate::pool) fn demote_partial(
+        &self,
+        resident: &Resident,
+        (id, entry, seen): (PageId, Entry<'_>, Word),
+        above: u32,
+        frame: u32,
+    ) -> bool {
+        let (latch, moving) = (entry.latch(), self.moving.try_read());
+        if moving.is_none() || !latch.try_exclusive(seen) {
+            resident.stats.swept_busy.fetch_add(1, Relaxed);
+            return false;
+        }
+        let is_below = entry.location() == Location::Partial(above)
+            && resident.frames.header(above).middle_copy() == Some(frame)
+            && !latch.load().is_claimed();
+        if is_below {
+            self.demote_page(resident, (id, entry), above, frame);
+            latch.release_changed();
+        } else {
+            latch.release_unchanged();
+        }
+        is_below
     }
 
     /// Drops the middle copy of page `id` in `frame`.
@@ -139,7 +169,9 @@ impl MiddleTier {
             return false;
         }
         let (upper, lower) = (resident.frames.header(above), resident.frames.header(frame));
-        let is_below = entry.location() == Location::Frame(above)
+        let is_whole = matches!(entry.location(), Location::Frame(_)) || planted(Bug::DropBelowPartial);
+        let is_below = is_whole
+            && entry.location().frame() == Some(above)
             && upper.page() == id
             && upper.middle_copy() == Some(frame)
             && lower.page() == id;

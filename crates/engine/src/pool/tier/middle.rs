@@ -34,6 +34,8 @@ const THREAD_SHIFT: u32 = 40;
 pub(crate) struct MiddleOptions {
     pub(crate) frames: u32,
     pub(crate) migration: Migration,
+    /// Bytes of a line, if pages may be partial in DRAM.
+    pub(crate) lines: Option<u32>,
 }
 
 /// The tiers that hold frames. Default: DRAM on any node.
@@ -105,6 +107,9 @@ pub(crate) struct MiddleCounts {
     pub(crate) dram_to_store: AtomicU64,
     pub(crate) flushed: AtomicU64,
     pub(crate) lines_written: AtomicU64,
+    pub(crate) lines_loaded: AtomicU64,
+    pub(crate) up_partial: AtomicU64,
+    pub(crate) made_whole: AtomicU64,
     /// Pages with a copy in both tiers now.
     pub(crate) copies: AtomicU64,
 }
@@ -207,6 +212,9 @@ impl MiddleTier {
             tuning: self.adaptation.as_ref().map(Adaptation::tuning),
             simulated: self.memory.is_some(),
             lines_written: count(&counts.lines_written),
+            lines_loaded: count(&counts.lines_loaded),
+            promoted_partial: count(&counts.up_partial),
+            made_whole: count(&counts.made_whole),
             persistent: resident.frames.persistent.as_ref().map(PersistentFrames::stats),
             dram_cache: self.memory.as_ref().and_then(|memory| memory.dram_cache()),
             reads_in_place: counts.reads_in_place.total(),

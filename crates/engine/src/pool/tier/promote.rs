@@ -21,6 +21,7 @@ use super::migration::Access;
 use super::promotion_batch::{FRAMES_SHARE, PAGES_MAX};
 use crate::backend::Backend;
 use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
 use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle};
 use crate::pool::latch::Word;
 use crate::pool::page_table::{Entry, Location};
@@ -41,6 +42,8 @@ pub(in crate::pool) struct Rising<'p> {
     pub(in crate::pool) page: Seen<'p>,
     pub(in crate::pool) access: Access,
     pub(in crate::pool) to: u32,
+    /// Without its lines.
+    pub(in crate::pool) partial: bool,
 }
 
 pub(super) fn has_two_copies(resident: &Resident, replacer: &Replacer) -> bool {
@@ -71,7 +74,7 @@ impl MiddleTier {
         replacer: &Replacer,
         rising: &Rising<'_>,
     ) -> Option<Word> {
-        let Some((seen, freed)) = self.move_up(resident, replacer, &rising.page, rising.to) else {
+        let Some((seen, freed)) = self.move_up(resident, replacer, rising) else {
             replacer.give_frame(resident, rising.to);
             return None;
         };
@@ -92,9 +95,9 @@ impl MiddleTier {
         &self,
         resident: &Resident,
         replacer: &Replacer,
-        page: &Seen<'_>,
-        to: u32,
+        rising: &Rising<'_>,
     ) -> Option<(Word, Option<u32>)> {
+        let page = &rising.page;
         let latch = page.entry.latch();
         let moving = self.moving.try_read()?;
         if !latch.try_exclusive(page.word) {
@@ -104,7 +107,7 @@ impl MiddleTier {
             latch.release_unchanged();
             return None;
         }
-        let promotion = self.promote_one(resident, replacer, page, to);
+        let promotion = self.promote_one(resident, replacer, rising);
         drop(moving);
         Some(promotion)
     }
@@ -116,12 +119,15 @@ impl MiddleTier {
         &self,
         resident: &Resident,
         replacer: &Replacer,
-        page: &Seen<'_>,
-        to: u32,
+        rising: &Rising<'_>,
     ) -> (Word, Option<u32>) {
-        let &Seen { id, entry, word: seen, frame: from } = page;
+        let &Rising { page: Seen { id, entry, word: seen, frame: from }, to, partial, .. } = rising;
         let latch = entry.latch();
-        self.copy_page(resident, id, from, to);
+        if !partial {
+            self.copy_page(resident, id, from, to);
+        } else if let Some(lines) = resident.frames.lines.as_ref().filter(|_| !planted(Bug::KeepLineBits)) {
+            lines.clear(to);
+        }
         let (lower, upper) = (resident.frames.header(from), resident.frames.header(to));
         upper.set_mapped(lower.mapped());
         upper.set_rec_lsn(lower.rec_lsn());
@@ -138,7 +144,11 @@ impl MiddleTier {
         } else {
             resident.frames.vacate(from);
         }
-        entry.set_location(Location::Frame(to));
+        if partial {
+            debug_assert!(stays);
+            self.counts.up_partial.fetch_add(1, Relaxed);
+        }
+        entry.set_location(if partial { Location::Partial(to) } else { Location::Frame(to) });
         // It was promoted for this access, so it counts as accessed once.
         latch.unmark();
         let now = latch.release_changed();
@@ -173,7 +183,9 @@ impl MiddleTier {
             let entry = resident.table.entry(id).expect("ids that were looked at are within the table");
             let word = entry.latch().load();
             match latch_in_middle(entry, word, keep_dirty) {
-                Some(frame) => rising.push(Rising { page: Seen { id, entry, word, frame }, access, to }),
+                Some(frame) => {
+                    rising.push(Rising { page: Seen { id, entry, word, frame }, access, to, partial: false })
+                }
                 None => frames.push(to),
             }
         }
@@ -195,8 +207,9 @@ impl MiddleTier {
         });
         drop(free);
         let (mut now, mut left) = (None, Vec::with_capacity(up.len()));
-        for (Rising { page, access, to }, _) in up {
-            let (seen, freed) = self.promote_one(resident, replacer, &page, to);
+        for (rising, _) in up {
+            let (seen, freed) = self.promote_one(resident, replacer, &rising);
+            let Rising { page, access, to, .. } = rising;
             self.count_promoted(access);
             replacer.unlocked(resident, page.id, page.entry, to);
             left.extend(freed);

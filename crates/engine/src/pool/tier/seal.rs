@@ -87,7 +87,7 @@ fn begin<'r>(
             let is_unchanged = persistent.is_unchanged(frame, word.version());
             all || !word.is_marked() || !word.is_dirty() || is_unchanged
         }
-        Location::Frame(above) if !is_middle(above) => {
+        Location::Frame(above) | Location::Partial(above) if !is_middle(above) => {
             let is_copy = resident.frames.header(above).middle_copy() == Some(frame);
             is_copy && (header.equal_at() == word.version() || planted(Bug::SealOlderCopy))
         }

@@ -1,0 +1,194 @@
+//! Partial pages: some lines of a page in DRAM, above a middle copy that has all.
+//!
+//! A point read that promotes a leaf gives it a DRAM frame and loads no line (HyMem, section 3.1).
+//! [`Lined`] loads the lines that a look touches. All other accesses make the page whole first:
+//! `try_read` finds no partial page, and `Pool::fetch` calls [`make_whole`].
+//!
+//! A line is loaded under the exclusive latch taken at the version seen, which is released
+//! unchanged: no byte changes that a reader may have read. Its bit is set after its bytes, and
+//! tested before a look at them. A look that gets no latch reads zeros, and does not validate.
+
+use std::cell::Cell;
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::frames::LineMasks;
+use super::guard::ReadGuard;
+use super::latch::Word;
+use super::page_table::{Entry, Location};
+use super::retry::Retry;
+use super::tier::Seen;
+use super::tiers::Tiers;
+use super::view::{Racy, View, count_below};
+use crate::ids::PageId;
+use crate::planted::{Bug, planted};
+
+/// Optimistic access to a partial page. Reads count only after `validate`.
+pub(crate) struct PartialGuard<'p> {
+    tiers: &'p Tiers,
+    page: Seen<'p>,
+    guard: ReadGuard<'p>,
+    /// A look was refused a line.
+    refused: Cell<bool>,
+}
+
+impl<'p> PartialGuard<'p> {
+    /// `guard` is that of a partial page.
+    pub(super) fn new(tiers: &'p Tiers, guard: ReadGuard<'p>) -> Self {
+        PartialGuard { tiers, page: guard.page(), guard, refused: Cell::new(false) }
+    }
+
+    /// Starts an optimistic read if `id`, which may be garbage, is partial.
+    ///
+    /// # Errors
+    /// [`Retry::Restart`] if it is latched, mostly for the load of a line.
+    pub(crate) fn try_read(tiers: &'p Tiers, id: PageId) -> Result<Option<Self>, Retry> {
+        let Some(entry) = tiers.table.entry(id).filter(|_| tiers.frames.lines.is_some()) else {
+            return Ok(None);
+        };
+        let word = entry.latch().load();
+        match entry.location() {
+            Location::Partial(_) if word.is_exclusive() => Err(tiers.count_restart()),
+            Location::Partial(frame) => {
+                Ok(Some(PartialGuard::new(tiers, ReadGuard::new(tiers, id, entry, word, frame))))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// For calls that read no byte of the page: its frame has some lines only.
+    pub(crate) fn unread(&self) -> &ReadGuard<'p> {
+        &self.guard
+    }
+
+    /// Marks the page for the sweep; the reference to it was valid.
+    pub(crate) fn mark(&self) {
+        self.guard.mark();
+    }
+
+    /// Checks that all reads so far saw one version, and lacked no line.
+    pub(crate) fn validate(&self) -> Result<(), Retry> {
+        if self.refused.get() { Err(self.tiers.count_restart()) } else { self.guard.validate() }
+    }
+
+    /// The page's bytes, which are loaded as a look needs them.
+    pub(crate) fn view(&self) -> Lined<'_> {
+        let Seen { id, frame, .. } = self.page;
+        let lines = self.tiers.frames.lines.as_ref().expect("partial pages have lines");
+        Lined { bytes: self.tiers.frames.view(id, frame), lines, guard: self }
+    }
+
+    #[cold]
+    fn load(&self, lines: Range<usize>) -> bool {
+        let Seen { id, entry, word, frame } = self.page;
+        let latch = entry.latch();
+        if planted(Bug::LoadUnderSharedLatch) && latch.try_share() {
+            load(self.tiers, id, frame, lines);
+            latch.unshare();
+            return true;
+        }
+        if !latch.try_exclusive(word) {
+            return false;
+        }
+        // At this version the page is whole by now, or still partial.
+        if entry.location() == Location::Partial(frame) {
+            load(self.tiers, id, frame, lines);
+        }
+        latch.release_unchanged();
+        true
+    }
+}
+
+/// A view of a partial page.
+#[derive(Clone, Copy)]
+pub(crate) struct Lined<'a> {
+    bytes: Racy<'a>,
+    lines: &'a LineMasks,
+    guard: &'a PartialGuard<'a>,
+}
+
+impl Lined<'_> {
+    /// Whether the bytes may be read, which may load them.
+    #[inline]
+    fn has(&self, at: usize, bytes: usize) -> bool {
+        let (frame, lines) = (self.guard.page.frame, self.lines.of(at, bytes));
+        let has = lines.clone().all(|line| self.lines.has(frame, line)) || self.guard.load(lines);
+        if !has {
+            self.guard.refused.set(true);
+        }
+        has
+    }
+}
+
+impl View for Lined<'_> {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        if self.has(at, 8) { self.bytes.u64(at) } else { 0 }
+    }
+
+    fn copy_to(&self, at: usize, to: &mut [u8]) {
+        if self.has(at, to.len()) {
+            self.bytes.copy_to(at, to);
+        } else {
+            to.fill(0);
+        }
+    }
+
+    fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        if self.has(at, length.min(other.len())) {
+            self.bytes.compare(at, length, other)
+        } else {
+            Ordering::Equal
+        }
+    }
+
+    fn count_below(&self, at: usize, count: usize, bound: u64) -> usize {
+        let words = self.len().saturating_sub(at) / 8;
+        count_below(count.min(words), bound, |index| self.u64(at + index * 8))
+    }
+}
+
+/// Loads all lines that page `id`, seen partial, lacks. False if it is latched or has changed.
+pub(super) fn make_whole(tiers: &Tiers, id: PageId, entry: Entry<'_>, seen: Word) -> bool {
+    let latch = entry.latch();
+    if !latch.try_exclusive(seen) {
+        return false;
+    }
+    if let (Location::Partial(frame), Some(lines)) = (entry.location(), &tiers.frames.lines) {
+        load(tiers, id, frame, lines.all());
+        entry.set_location(Location::Frame(frame));
+        tiers.middle_of_frame().counts.made_whole.fetch_add(1, Relaxed);
+    }
+    latch.release_unchanged();
+    true
+}
+
+/// Loads those of `lines` that a partial page lacks, under its exclusive latch.
+fn load(tiers: &Tiers, id: PageId, frame: u32, lines: Range<usize>) {
+    let (Some(masks), Some(below)) = (&tiers.frames.lines, tiers.frames.header(frame).middle_copy()) else {
+        unreachable!("a partial page has a middle copy");
+    };
+    let middle = tiers.middle_of_frame();
+    for run in masks.absent(frame, lines) {
+        let bytes = masks.bytes(run.clone());
+        middle.charge_load(below, bytes.clone());
+        if planted(Bug::LineBitBeforeLine) {
+            run.clone().for_each(|line| masks.set(frame, line));
+            while_loading();
+        }
+        tiers.frames.copy_part(id, below, frame, bytes);
+        while_loading();
+        middle.counts.lines_loaded.fetch_add(run.len() as u64, Relaxed);
+        run.for_each(|line| masks.set(frame, line));
+    }
+}
+
+/// Lets a test act in the middle of a load.
+fn while_loading() {
+    #[cfg(test)]
+    super::partial_tests::while_loading();
+}
