@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(seven - lazy, 7 * AdmissionQueue::BYTES_PER_PAGE);
         assert_eq!(beside(Choice::HyMem, Some(u64::MAX)), u64::MAX);
         let lines = |bytes| MiddleOptions { lines: bytes, ..options(1 << 20, Choice::Lazy, None).unwrap() };
-        // A bit for each of the 256 lines of each page that DRAM could hold.
-        assert_eq!(beside_of(lines(Some(64))) - lazy, (64 << 20) / (16 << 10) * 32);
+        // Two bits for each of the 256 lines of each page that DRAM could hold.
+        assert_eq!(beside_of(lines(Some(64))) - lazy, (64 << 20) / (16 << 10) * 64);
     }
 }

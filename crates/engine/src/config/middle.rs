@@ -78,10 +78,11 @@ impl Builder {
 
     /// Lets point reads load lines of `bytes` bytes from the middle tier instead of whole pages.
     ///
-    /// A point read that promotes a leaf to DRAM then loads the lines that it touches; any other
-    /// access loads the rest. For small reads of large pages: [`crate::Table::get_range`].
-    /// [`crate::MiddleStats::lines_loaded`] counts lines. `bytes` is 64, 128, 256 or 512, or 0 for
-    /// whole pages. Default: that of [`Builder::defaults_from`], else 0.
+    /// A point read that promotes a leaf to DRAM then loads the lines that it touches. So does an
+    /// update that keeps an entry's size. Any other access loads the rest. For small accesses to
+    /// large pages, as by [`crate::Table::get_range`]. [`crate::MiddleStats::lines_loaded`] counts
+    /// lines. `bytes` is 64, 128, 256 or 512, or 0 for whole pages. Default: that of
+    /// [`Builder::defaults_from`], else 0.
     ///
     /// [`Builder::open`] refuses lines without a middle tier, if a page has more than 256 of them,
     /// and with [`crate::Backend::Mapped`] or `fifo-paper`, which keep one copy of a page.

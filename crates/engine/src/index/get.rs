@@ -231,7 +231,7 @@ pub(super) fn partial<'p>(
     Ok(Some(leaf))
 }
 
-fn node_of_partial<'g>(leaf: &'g PartialGuard<'_>) -> Result<Node<Lined<'g>>, Retry> {
+pub(super) fn node_of_partial<'g>(leaf: &'g PartialGuard<'_>) -> Result<Node<Lined<'g>>, Retry> {
     let node = Node::new(leaf.view());
     if level_below(&node, Some(1)).is_none() {
         leaf.validate()?;

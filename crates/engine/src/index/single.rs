@@ -6,17 +6,18 @@
 //! else the changed copy of the leaf.
 
 use super::change::describe_op;
+use super::get::{node_of_partial, partial};
 use super::node::edit::damaged_page;
 use super::node::leaf;
 use super::node::op::NodeOp;
 use super::node::split;
 use super::node::{Body, Entry, LEAF, Node, SLOT, align8, entry_header, slots_at};
 use super::smo::{SPLITS_MAX, make_room};
-use super::tree::{Scratch, Seek, Tree, retry_write, with_scratch};
+use super::tree::{Detour, Scratch, Seek, Tree, fetch, looked_in_middle, retry_write, with_scratch};
 use crate::error::Result;
-use crate::ids::{Lsn, Timestamp};
+use crate::ids::{Lsn, PageId, Timestamp};
 use crate::pool::view::View;
-use crate::pool::{Edit, Pool, Retry};
+use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, access_leaf};
 use crate::wal::Kind;
 
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +97,88 @@ enum Attempt {
     NoRoom,
 }
 
+/// The leaf to change.
+enum Leaf<'p> {
+    Whole(ReadGuard<'p>),
+    /// For a change that keeps the entry's size.
+    Partial(PartialGuard<'p>),
+}
+
+impl Leaf<'_> {
+    fn id(&self) -> PageId {
+        match self {
+            Leaf::Whole(leaf) => leaf.id(),
+            Leaf::Partial(leaf) => leaf.unread().id(),
+        }
+    }
+
+    fn validate(&self) -> Result<(), Retry> {
+        match self {
+            Leaf::Whole(leaf) => leaf.validate(),
+            Leaf::Partial(leaf) => leaf.validate(),
+        }
+    }
+}
+
+/// What a change does to the leaf seen.
+enum Plan<'a> {
+    Over(SingleOutcome),
+    NoRoom,
+    Change { op: NodeOp<'a>, old: Option<Entry>, value_slot: Option<ValueSlot> },
+}
+
+/// Why a descent does not reach a whole leaf.
+enum Away<'p> {
+    Partial(PartialGuard<'p>),
+    Retry(Retry),
+}
+
+impl From<Retry> for Away<'_> {
+    fn from(stop: Retry) -> Self {
+        Away::Retry(stop)
+    }
+}
+
+/// Descends to the leaf of a key, which may be partial.
+struct ToChange<'p, 'k> {
+    pool: &'p Pool,
+    key: &'k [u8],
+}
+
+impl<'p> Detour<'p> for ToChange<'p, '_> {
+    type End = Away<'p>;
+
+    #[cold]
+    #[inline(never)]
+    fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Away<'p>> {
+        if level == 1
+            && let Some(leaf) = partial(self.pool, parent, id)?
+        {
+            return Err(Away::Partial(leaf));
+        }
+        Ok(fetch(self.pool, parent, id)?)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn in_middle(
+        &mut self,
+        child: ReadGuard<'p>,
+        level: u8,
+        loaded: bool,
+    ) -> Result<ReadGuard<'p>, Away<'p>> {
+        let child = match level {
+            1 => match access_leaf(self.pool, child, loaded)? {
+                pool::Leaf::Whole(leaf) => leaf,
+                pool::Leaf::Partial(leaf) => return Err(Away::Partial(leaf)),
+            },
+            _ => self.pool.access_in_middle(child, loaded)?,
+        };
+        looked_in_middle(self.pool, &child, Some((Seek::At(self.key), 0)));
+        Ok(child)
+    }
+}
+
 /// Makes the change. Calls `begin` once, under the leaf's latch, with the current entry; it draws
 /// the timestamp and keeps the old version, without waiting. After a timestamp, an error means that
 /// nothing changed, except if the log failed.
@@ -132,38 +215,43 @@ fn try_single(
     begin: &mut impl FnMut(Option<Before<'_>>) -> Result<Option<Timestamp>>,
     scratch: &mut Scratch,
 ) -> Result<Attempt, Retry> {
-    let Single { key, new } = single;
-    let leaf = tree.leaf(pool, Seek::At(key))?;
-    let node = Node::new(leaf.view());
-    let (index, found) = node.lower_bound(key);
-    let old = found.then(|| node.entry(index));
-    let over = |outcome| leaf.validate().map(|()| Attempt::Over(outcome));
-    if old.is_some_and(|old| old.is_overflow()) {
-        return over(SingleOutcome::Large);
-    }
-    scratch.old.clear();
-    if let Some(old) = &old {
-        node.append_value(old, &mut scratch.old);
-        leaf.copied_lines(|view, lines| {
-            let found = leaf::find(&Node::new(view), key);
-            found.iter().for_each(|entry| lines.add(entry.value_at, entry.value_length));
-        });
-    }
-    if let New::Value(value) = new
-        && !leaf::has_room_beside(&node, old.as_ref(), key, value.len())
+    let leaf = match tree.leaf_by(pool, Seek::At(single.key), &mut ToChange { pool, key: single.key }) {
+        Ok(leaf) => Leaf::Whole(leaf),
+        Err(Away::Partial(leaf)) => Leaf::Partial(leaf),
+        Err(Away::Retry(stop)) => return Err(stop),
+    };
+    let plan = match &leaf {
+        Leaf::Whole(leaf) => plan(&Node::new(leaf.view()), single, &mut scratch.old, || {
+            leaf.copied_lines(|view, lines| {
+                let found = leaf::find(&Node::new(view), single.key);
+                found.iter().for_each(|entry| lines.add(entry.value_at, entry.value_length));
+            });
+        }),
+        Leaf::Partial(leaf) => plan(&node_of_partial(leaf)?, single, &mut scratch.old, || {}),
+    };
+    let (op, old, value_slot) = match plan {
+        Plan::Over(outcome) => return leaf.validate().map(|()| Attempt::Over(outcome)),
+        Plan::NoRoom => return leaf.validate().map(|()| Attempt::NoRoom),
+        Plan::Change { op, old, value_slot } => (op, old, value_slot),
+    };
+    if let Leaf::Partial(leaf) = &leaf
+        && value_slot.is_none()
     {
-        return leaf.validate().map(|()| Attempt::NoRoom);
+        leaf.validate()?;
+        // Loads the other lines.
+        pool.fetch(leaf.unread().id())?;
+        return Err(Retry::Restart);
     }
-    let Some(op) = single.op(old.map(|_| &scratch.old[..])) else { return over(SingleOutcome::Absent) };
     let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE).set_commit();
     describe_op(record, leaf.id(), &op);
     let mut reservation = pool.reserve_log(record.len() as u64)?;
-    let value_slot =
-        old.zip(new.length(old)).and_then(|(old, length)| in_place(&node, index, &old, key, length));
 
     pool.meanwhile();
     // The upgrade proves that all reads saw this version.
-    let mut leaf = leaf.upgrade()?;
+    let mut leaf = match leaf {
+        Leaf::Whole(leaf) => leaf.upgrade()?,
+        Leaf::Partial(leaf) => leaf.upgrade()?,
+    };
     let before = old.map(|old| Before { timestamp: old.timestamp, value: &scratch.old });
     let Some(timestamp) = begin(before)? else {
         return Ok(Attempt::Over(SingleOutcome::NoTimestamp));
@@ -188,6 +276,37 @@ fn try_single(
         }
     };
     Ok(Attempt::Over(SingleOutcome::Done { end: appended.end, existed, underfull }))
+}
+
+/// Looks for the key in the leaf, and copies its value to `old_value`. Calls `copied` after that.
+fn plan<'a, V: View>(
+    node: &Node<V>,
+    single: Single<'a>,
+    old_value: &mut Vec<u8>,
+    copied: impl FnOnce(),
+) -> Plan<'a> {
+    let Single { key, new } = single;
+    let (index, found) = node.lower_bound(key);
+    let old = found.then(|| node.entry(index));
+    if old.is_some_and(|old| old.is_overflow()) {
+        return Plan::Over(SingleOutcome::Large);
+    }
+    old_value.clear();
+    if let Some(old) = &old {
+        node.append_value(old, old_value);
+        copied();
+    }
+    if let New::Value(value) = new
+        && !leaf::has_room_beside(node, old.as_ref(), key, value.len())
+    {
+        return Plan::NoRoom;
+    }
+    let Some(op) = single.op(old.map(|_| &old_value[..])) else {
+        return Plan::Over(SingleOutcome::Absent);
+    };
+    let value_slot =
+        old.zip(new.length(old)).and_then(|(old, length)| in_place(node, index, &old, key, length));
+    Plan::Change { op, old, value_slot }
 }
 
 /// The position of an entry that keeps its size.
@@ -240,7 +359,6 @@ fn in_place<V: View>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::PageId;
 
     /// A frame reused between descent and read may show this.
     #[test]

@@ -224,7 +224,7 @@ pub(super) trait Detour<'p> {
 }
 
 /// A search in nodes from a level on.
-type Search<'a> = (Seek<'a>, u8);
+pub(super) type Search<'a> = (Seek<'a>, u8);
 
 /// Reads the child wherever it is.
 struct Plainly<'p, 'a> {
@@ -244,11 +244,16 @@ impl<'p> Detour<'p> for Plainly<'p, '_> {
     #[inline(never)]
     fn in_middle(&mut self, child: ReadGuard<'p>, _: u8, loaded: bool) -> Result<ReadGuard<'p>, Retry> {
         let child = self.pool.access_in_middle(child, loaded)?;
-        if child.is_in_middle() {
-            self.search.into_iter().for_each(|search| charge_search(&child, search));
-            self.pool.records.other_in_place(&self.pool.tiers, child.id());
-        }
+        looked_in_middle(self.pool, &child, self.search);
         Ok(child)
+    }
+}
+
+/// Charges and counts an access of a child that stays in the middle tier.
+pub(super) fn looked_in_middle(pool: &Pool, child: &ReadGuard<'_>, search: Option<Search<'_>>) {
+    if child.is_in_middle() {
+        search.into_iter().for_each(|search| charge_search(child, search));
+        pool.records.other_in_place(&pool.tiers, child.id());
     }
 }
 

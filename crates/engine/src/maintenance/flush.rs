@@ -104,23 +104,25 @@ impl Flush {
             {
                 header.set_next_rec_lsn(Lsn::NONE);
                 latch.set_claimed(true);
-                let frame = self.pool.frames.whole_copy(location).expect("a page in a frame has all lines");
-                self.pool.charge_page(frame, Direction::Read).map(Charge::finish);
-                let view = self.pool.frames.view(id, frame);
+                let frames = &self.pool.frames;
+                let copy = frames.whole_copy(location).expect("a page in a frame");
+                // No change by lines touches the level.
+                let whole = copy.1.unwrap_or(frame);
+                self.pool.charge_page(whole, Direction::Read).map(Charge::finish);
+                let level = frames.view(id, whole).u8(page::LEVEL_AT);
                 let page_bytes = class_of(frame).page_bytes();
                 let slot = &mut round_state.staging.bytes[at..at + page_bytes];
-                let bytes =
-                    if image::wants_compression(view.u8(page::LEVEL_AT)) && image::can_shrink(page_bytes) {
-                        view.copy_to(0, round_state.staging.packer.page(page_bytes));
-                        latch.unshare();
-                        let bytes = round_state.staging.packer.pack(slot);
-                        self.pool.stats.count_packed(page_bytes, bytes);
-                        bytes
-                    } else {
-                        view.copy_to(0, slot);
-                        latch.unshare();
-                        page_bytes
-                    };
+                let bytes = if image::wants_compression(level) && image::can_shrink(page_bytes) {
+                    frames.copy_whole(id, copy, round_state.staging.packer.page(page_bytes));
+                    latch.unshare();
+                    let bytes = round_state.staging.packer.pack(slot);
+                    self.pool.stats.count_packed(page_bytes, bytes);
+                    bytes
+                } else {
+                    frames.copy_whole(id, copy, slot);
+                    latch.unshare();
+                    page_bytes
+                };
                 let slot = &mut slot[..bytes];
                 let checksum = page::seal(slot);
                 images.push(Image { id, lsn: page::lsn(slot), checksum, blocks: blocks_of(bytes) });

@@ -127,8 +127,12 @@ impl Pool {
             faults.push(format!("the copy of page {id} in frame {below} holds the log back"));
         }
         let word = |frame: u32, index: usize| self.frames.words(id, frame)[index].load(Relaxed);
+        // Or has changed.
         let lacks = |index: usize| match &self.frames.lines {
-            Some(lines) if is_partial => !lines.of(index * 8, 8).all(|line| lines.has(frame, line)),
+            Some(lines) if is_partial => {
+                let is_clean = |line| lines.has(frame, line) && !lines.is_dirty(frame, line);
+                !lines.of(index * 8, 8).all(is_clean)
+            }
             _ => false,
         };
         let is_equal =

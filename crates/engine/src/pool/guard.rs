@@ -10,7 +10,7 @@ use super::latch::Word;
 use super::lines::{LineSet, Noting};
 use super::page_table::{Entry, Location};
 use super::retry::Retry;
-use super::tier::Seen;
+use super::tier::{Seen, partial};
 use super::tiers::Tiers;
 use super::view::{Racy, View};
 use crate::ids::{Lsn, PageId};
@@ -167,7 +167,7 @@ pub(crate) struct WriteGuard<'p> {
 
 impl<'p> WriteGuard<'p> {
     pub(super) fn new(tiers: &'p Tiers, id: PageId, entry: Entry<'p>, frame: u32) -> Self {
-        debug_assert_eq!(entry.location(), Location::Frame(frame));
+        debug_assert_eq!(entry.location().frame(), Some(frame));
         Self { tiers, id, entry, frame, changed: false }
     }
 
@@ -177,19 +177,31 @@ impl<'p> WriteGuard<'p> {
 
     /// The page's bytes; no other thread changes them.
     pub(crate) fn view(&self) -> Racy<'p> {
+        self.make_whole();
         self.tiers.frames.view(self.id, self.frame)
     }
 
     /// To be edited for `Pool::change`.
     pub(crate) fn copy(&self, to: &mut Vec<u8>) {
-        let words = self.tiers.frames.words(self.id, self.frame);
-        to.resize(size_of_val(words), 0);
+        to.resize(self.id.page_bytes(), 0);
         self.view().copy_to(0, to);
         if is_middle(self.frame) && self.tiers.middle_of_frame().counts_lines() {
             let lines = LineSet::default();
             lines.add(0, to.len());
             self.tiers.middle_of_frame().charge_lines(self.frame, &lines, Pattern::Sequential);
         }
+    }
+
+    /// Loads the lines that a partial page lacks.
+    fn make_whole(&self) {
+        if self.is_partial() {
+            let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
+            partial::make_whole(middle, resident, self.id, self.entry);
+        }
+    }
+
+    fn is_partial(&self) -> bool {
+        self.tiers.frames.lines.is_some() && self.entry.location() == Location::Partial(self.frame)
     }
 
     pub(super) fn header(&self) -> Header<'p> {
@@ -208,6 +220,7 @@ impl<'p> WriteGuard<'p> {
                 content,
             );
         }
+        self.make_whole();
         self.tiers.frames.store(self.id, self.frame, content);
     }
 }
@@ -222,6 +235,12 @@ impl WriteGuard<'_> {
             middle.change_in_place(resident, self.id, self.frame, at / 8, content);
             let lsn = lsn.0.to_le_bytes();
             return middle.change_in_place(resident, self.id, self.frame, page::LSN_AT / 8, &lsn);
+        }
+        if self.is_partial() {
+            let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
+            partial::change(middle, resident, self.id, self.frame, at / 8, content);
+            let lsn = lsn.0.to_le_bytes();
+            return partial::change(middle, resident, self.id, self.frame, page::LSN_AT / 8, &lsn);
         }
         self.view().set_bytes(at / 8, content);
         self.view().set_word(page::LSN_AT / 8, lsn.0);
@@ -282,7 +301,7 @@ impl Tiers {
     pub(crate) fn try_latch(&self, id: PageId) -> Option<WriteGuard<'_>> {
         let entry = self.table.entry(id)?;
         let seen = entry.latch().load();
-        let Location::Frame(frame) = entry.location() else { return None };
+        let frame = entry.location().frame()?;
         entry.latch().try_exclusive(seen).then(|| WriteGuard::new(self, id, entry, frame))
     }
 }

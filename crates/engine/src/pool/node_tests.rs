@@ -11,7 +11,6 @@ use terrace_io::{MemoryDirectory, Migrate, NodeSet, Region};
 
 use super::Mode;
 use super::frames::residency_tests::have_pages_stay;
-use super::page_table::Location;
 use super::partition::is_middle;
 use crate::migration::Choice;
 use crate::stats::{MemoryMoves, MiddleStats};
@@ -90,7 +89,7 @@ fn elsewhere(db: &Db, near: &NodeSet, far: &NodeSet) -> ([u64; 2], [u64; 2]) {
         wrong[tier] += found.into_iter().filter(|&node| !nodes.contains(node)).count() as u64;
     };
     for id in pool.page_ids() {
-        if let Location::Frame(frame) = pool.table.entry(id).unwrap().location() {
+        if let Some(frame) = pool.table.entry(id).unwrap().location().frame() {
             count(id, frame);
             pool.frames.header(frame).middle_copy().into_iter().for_each(|below| count(id, below));
         }

@@ -1,8 +1,9 @@
 //! Partial pages: some lines of a page in DRAM, above a middle copy that has all.
 //!
 //! A point read that promotes a leaf gives it a DRAM frame and loads no line (HyMem, section 3.1).
-//! [`Lined`] loads the lines that a look touches. All other accesses make the page whole first:
-//! `try_read` finds no partial page, and `Pool::fetch` calls [`make_whole`].
+//! [`Lined`] loads the lines that a look touches. A change that keeps an entry's size changes those
+//! lines. All other accesses make the page whole first: `try_read` finds no partial page, and
+//! `Pool::fetch` calls [`make_whole`].
 //!
 //! A line is loaded under the exclusive latch taken at the version seen, which is released
 //! unchanged: no byte changes that a reader may have read. Its bit is set after its bytes, and
@@ -11,14 +12,13 @@
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::frames::LineMasks;
-use super::guard::ReadGuard;
+use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
 use super::page_table::{Entry, Location};
 use super::retry::Retry;
-use super::tier::Seen;
+use super::tier::{Seen, partial};
 use super::tiers::Tiers;
 use super::view::{Racy, View, count_below};
 use crate::ids::PageId;
@@ -72,6 +72,11 @@ impl<'p> PartialGuard<'p> {
         if self.refused.get() { Err(self.tiers.count_restart()) } else { self.guard.validate() }
     }
 
+    /// Latches the page exclusively at the version seen, for a change of lines that it has.
+    pub(crate) fn upgrade(self) -> Result<WriteGuard<'p>, Retry> {
+        if self.refused.get() { Err(self.tiers.count_restart()) } else { self.guard.upgrade() }
+    }
+
     /// The page's bytes, which are loaded as a look needs them.
     pub(crate) fn view(&self) -> Lined<'_> {
         let Seen { id, frame, .. } = self.page;
@@ -84,7 +89,7 @@ impl<'p> PartialGuard<'p> {
         let Seen { id, entry, word, frame } = self.page;
         let latch = entry.latch();
         if planted(Bug::LoadUnderSharedLatch) && latch.try_share() {
-            load(self.tiers, id, frame, lines);
+            partial::load(self.tiers.middle_of_frame(), &self.tiers.resident, id, frame, lines);
             latch.unshare();
             return true;
         }
@@ -93,7 +98,7 @@ impl<'p> PartialGuard<'p> {
         }
         // At this version the page is whole by now, or still partial.
         if entry.location() == Location::Partial(frame) {
-            load(self.tiers, id, frame, lines);
+            partial::load(self.tiers.middle_of_frame(), &self.tiers.resident, id, frame, lines);
         }
         latch.release_unchanged();
         true
@@ -158,37 +163,7 @@ pub(super) fn make_whole(tiers: &Tiers, id: PageId, entry: Entry<'_>, seen: Word
     if !latch.try_exclusive(seen) {
         return false;
     }
-    if let (Location::Partial(frame), Some(lines)) = (entry.location(), &tiers.frames.lines) {
-        load(tiers, id, frame, lines.all());
-        entry.set_location(Location::Frame(frame));
-        tiers.middle_of_frame().counts.made_whole.fetch_add(1, Relaxed);
-    }
+    partial::make_whole(tiers.middle_of_frame(), &tiers.resident, id, entry);
     latch.release_unchanged();
     true
-}
-
-/// Loads those of `lines` that a partial page lacks, under its exclusive latch.
-fn load(tiers: &Tiers, id: PageId, frame: u32, lines: Range<usize>) {
-    let (Some(masks), Some(below)) = (&tiers.frames.lines, tiers.frames.header(frame).middle_copy()) else {
-        unreachable!("a partial page has a middle copy");
-    };
-    let middle = tiers.middle_of_frame();
-    for run in masks.absent(frame, lines) {
-        let bytes = masks.bytes(run.clone());
-        middle.charge_load(below, bytes.clone());
-        if planted(Bug::LineBitBeforeLine) {
-            run.clone().for_each(|line| masks.set(frame, line));
-            while_loading();
-        }
-        tiers.frames.copy_part(id, below, frame, bytes);
-        while_loading();
-        middle.counts.lines_loaded.fetch_add(run.len() as u64, Relaxed);
-        run.for_each(|line| masks.set(frame, line));
-    }
-}
-
-/// Lets a test act in the middle of a load.
-fn while_loading() {
-    #[cfg(test)]
-    super::partial_tests::while_loading();
 }

@@ -18,13 +18,16 @@ use super::partition::Partition;
 use super::tier::migration::{Access, CleanVictims, Migration};
 use super::tier_tests::{Whereabouts, evict, policy, stats, whereabouts};
 use super::view::View;
-use super::{MiddleOptions, PartialGuard, Pool, PoolOptions, Retry, TierOptions, frame_bytes, operation};
+use super::{
+    Edit, MiddleOptions, PartialGuard, Pool, PoolOptions, Retry, TierOptions, frame_bytes, operation,
+};
 use crate::backend::Backend;
-use crate::ids::PageId;
+use crate::ids::{Lsn, PageId, Timestamp};
 use crate::maintenance::Maintenance;
 use crate::migration::Choice;
 use crate::planted::{Bug, plant};
 use crate::store::page::HEADER_BYTES;
+use crate::wal::RecordBuilder;
 
 thread_local! {
     static LOADING: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
@@ -90,6 +93,73 @@ fn word(view: impl View, line: usize) -> u64 {
 
 fn word_after(id: PageId, round: u64) -> u64 {
     id.0 ^ round << 32
+}
+
+/// Changes `id` as [`change`] does, by its lines. Whether the page was partial, or to become so.
+fn change_by_lines(pool: &Pool, id: PageId, round: u64) -> bool {
+    let mut reservation = pool.reserve_log(1024).unwrap();
+    let Ok(Some(partial)) = try_point(pool, id) else { return false };
+    word(partial.view(), 0);
+    let Ok(mut guard) = partial.upgrade() else { return false };
+    let bytes = word_after(id, round).to_le_bytes().repeat(32);
+    let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+    record.change_bytes(id, HEADER_BYTES as u32, &bytes);
+    let edit = Edit::Patch(&mut guard, HEADER_BYTES, &bytes);
+    pool.change(&mut record, Some(&mut reservation), [edit]).unwrap();
+    true
+}
+
+/// Lines that such a change dirties, the one with the LSN among them.
+const LINES_CHANGED: u64 = 5;
+
+#[test]
+fn a_change_by_lines_demotes_the_lines_that_differ() {
+    let pool = pool_of(8);
+    let id = make_below(&pool, 1);
+    let before = stats(&pool);
+    for round in 2..5 {
+        assert!(change_by_lines(&pool, id, round));
+        assert!(is_partial(&pool, id));
+        assert_eq!(pool.audit(), [""; 0]);
+    }
+    let now = stats(&pool).since(&before);
+    assert_eq!((now.lines_loaded, now.lines_demoted, now.made_whole), (LINES_CHANGED, 0, 0));
+    assert_eq!(word(point(&pool, id).view(), 3), word_after(id, 4));
+    assert!(evict(&pool, id));
+    let now = stats(&pool).since(&before);
+    assert_eq!((now.lines_demoted, now.migrations.dram_to_middle), (LINES_CHANGED, 0));
+    assert_is(&look(&pool, id), id, 4, "promoted again");
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// Its changes are in lines only, and all other ways of the page start there.
+fn changes_by_lines_stay() {
+    let pool = pool_of(8);
+    let ids = [(); 4].map(|()| make_below(&pool, 1));
+    ids.iter().for_each(|&id| assert!(change_by_lines(&pool, id, 2)));
+    // Made whole; demoted; written, then demoted; below an image that is older.
+    assert_is(&look(&pool, ids[0]), ids[0], 2, "whole");
+    change(&pool, ids[0], 3);
+    assert!(evict(&pool, ids[0]) && evict(&pool, ids[1]));
+    pool.write_back(&mut pool.round_state.lock(), &ids[2..]).unwrap();
+    assert!(is_partial(&pool, ids[2]) && is_partial(&pool, ids[3]));
+    assert!(change_by_lines(&pool, ids[3], 3));
+    assert_eq!(pool.audit(), [""; 0]);
+    ids[2..].iter().for_each(|&id| pool.check_image(id).unwrap());
+    assert!(evict(&pool, ids[2]) && evict(&pool, ids[2]) && evict(&pool, ids[3]));
+    assert_eq!(whereabouts(&pool, ids[2]), Whereabouts::Store);
+    ids.iter().zip([3, 2, 2, 3]).for_each(|(&id, round)| assert_is(&look(&pool, id), id, round, "later"));
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+#[test]
+fn changes_by_lines_are_where_the_page_goes() {
+    changes_by_lines_stay();
+}
+
+#[test]
+fn catches_dirty_line_forgotten() {
+    caught(Bug::DirtyLineForgotten, changes_by_lines_stay);
 }
 
 #[test]
@@ -324,9 +394,13 @@ fn threads_find_lines_of_one_state_while_pages_change_and_move() {
                         let id = ids[at];
                         if step % 16 < 2 {
                             let mut round = rounds[at].lock();
-                            assert_is(&look(pool, id), id, *round, "whole");
                             *round += 1;
-                            change(pool, id, *round);
+                            if step % 32 < 16 || !change_by_lines(pool, id, *round) {
+                                change(pool, id, *round);
+                            }
+                            if step % 64 < 32 {
+                                assert_is(&look(pool, id), id, *round, "whole");
+                            }
                         }
                         let Ok(Some(partial)) = try_point(pool, id) else {
                             pool.read(id).map_err(|_| "missing").unwrap();

@@ -7,6 +7,7 @@ mod line_counts;
 mod middle;
 pub mod migration;
 pub(crate) mod operation;
+pub(in crate::pool) mod partial;
 mod promote;
 mod promotion_batch;
 mod seal;

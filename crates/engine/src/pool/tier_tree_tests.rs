@@ -38,8 +38,8 @@ fn reads_bring_pages_of_a_tree_to_dram_with_the_probability_of_the_paper() {
         let leaves_in = |wanted: Whereabouts| {
             let is_leaf = |id: &PageId| {
                 let location = pool.table.entry(*id).unwrap().location();
-                let Some(frame) = pool.frames.whole_copy(location) else { return false };
-                let view = pool.frames.view(*id, frame);
+                let Some((frame, below)) = pool.frames.whole_copy(location) else { return false };
+                let view = pool.frames.view(*id, below.unwrap_or(frame));
                 view.u8(page::LEVEL_AT) == 0
             };
             pool.page_ids().filter(is_leaf).filter(|&id| whereabouts(pool, id) == wanted).count() as f64

@@ -88,6 +88,9 @@ terrace_io::stats! {
         /// Lines loaded into partial pages ([`crate::Builder::lines`]), of the size chosen there.
         lines_loaded: u64 => counter "terrace_middle_lines_loaded_total"
             "Lines of pages loaded from the middle tier to DRAM one by one.",
+        /// Changed lines of partial pages copied to the middle tier, of the same size.
+        lines_demoted: u64 => counter "terrace_middle_lines_demoted_total"
+            "Changed lines of pages copied from DRAM to the middle tier one by one.",
         /// Pages promoted to DRAM without their lines.
         promoted_partial: u64 => counter "terrace_middle_promoted_partial_total"
             "Pages promoted to DRAM without their lines.",

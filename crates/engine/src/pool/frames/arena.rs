@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 use crate::pool::page_table::Location;
-use crate::pool::view::Racy;
+use crate::pool::view::{Racy, View};
 
 /// Unit of committing and releasing header memory.
 const GRANULE_BYTES: usize = 4096;
@@ -498,11 +498,27 @@ impl Frames {
         }
     }
 
-    /// The frame that has all bytes of a page at `location`, a frame.
-    pub(crate) fn whole_copy(&self, location: Location) -> Option<u32> {
+    /// The frame of a page at `location`, and the middle copy below if that frame lacks lines.
+    pub(crate) fn whole_copy(&self, location: Location) -> Option<(u32, Option<u32>)> {
+        let frame = location.frame()?;
         match location {
-            Location::Partial(frame) if !planted(Bug::ImageOfHalfAPage) => self.header(frame).middle_copy(),
-            location => location.frame(),
+            Location::Partial(_) if !planted(Bug::ImageOfHalfAPage) => {
+                Some((frame, self.header(frame).middle_copy()))
+            }
+            _ => Some((frame, None)),
+        }
+    }
+
+    /// Copies the content of page `id` in `frame`, as far as lines are dirty over that in `below`.
+    ///
+    /// The caller holds the page's latch.
+    pub(crate) fn copy_whole(&self, id: PageId, (frame, below): (u32, Option<u32>), to: &mut [u8]) {
+        let Some(below) = below else { return self.view(id, frame).copy_to(0, to) };
+        self.view(id, below).copy_to(0, to);
+        if let Some(lines) = &self.lines {
+            for bytes in lines.dirty(frame).map(|run| lines.bytes(run)) {
+                self.view(id, frame).copy_to(bytes.start, &mut to[bytes]);
+            }
         }
     }
 

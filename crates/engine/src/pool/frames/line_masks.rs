@@ -1,4 +1,4 @@
-//! Which lines of partial pages are in DRAM: one bit per line and frame.
+//! Which lines of partial pages are in DRAM, and which are dirty: two bits per line and frame.
 //!
 //! The bits of a frame count only while the page table names it as that of a partial page. They
 //! change under that page's exclusive latch.
@@ -32,28 +32,40 @@ impl LineMasks {
     }
 
     pub(crate) fn bytes_per_frame(class: SizeClass, line_bytes: usize) -> u64 {
-        (class.page_bytes() / line_bytes).div_ceil(64) as u64 * 8
+        2 * (class.page_bytes() / line_bytes).div_ceil(64) as u64 * 8
     }
 
-    fn mask(&self, frame: u32) -> &[AtomicU64] {
-        let bytes = self.lines.div_ceil(64) * 8;
-        let at = index_of(frame) as usize * bytes;
-        self.region.words(at..at + bytes)
+    /// The bits of lines in `frame`, then those of dirty ones.
+    fn masks(&self, frame: u32) -> (&[AtomicU64], &[AtomicU64]) {
+        let words = self.lines.div_ceil(64);
+        let at = index_of(frame) as usize * 2 * words * 8;
+        self.region.words(at..at + 2 * words * 8).split_at(words)
     }
 
+    /// Forgets all lines of `frame`.
     pub(crate) fn clear(&self, frame: u32) {
-        self.mask(frame).iter().for_each(|word| word.store(0, Relaxed));
+        let (resident, dirty) = self.masks(frame);
+        resident.iter().chain(dirty).for_each(|word| word.store(0, Relaxed));
     }
 
     /// Whether `line` may be read from `frame`. Acquire pairs with [`LineMasks::set`].
     #[inline]
     pub(crate) fn has(&self, frame: u32, line: usize) -> bool {
-        self.mask(frame)[line / 64].load(Acquire) >> (line % 64) & 1 != 0
+        self.masks(frame).0[line / 64].load(Acquire) >> (line % 64) & 1 != 0
+    }
+
+    /// Whether `line` differs from the middle copy.
+    pub(crate) fn is_dirty(&self, frame: u32, line: usize) -> bool {
+        self.masks(frame).1[line / 64].load(Relaxed) >> (line % 64) & 1 != 0
+    }
+
+    pub(crate) fn set_dirty(&self, frame: u32, line: usize) {
+        self.masks(frame).1[line / 64].fetch_or(1 << (line % 64), Relaxed);
     }
 
     /// Publishes `line`, whose bytes are in `frame`.
     pub(crate) fn set(&self, frame: u32, line: usize) {
-        self.mask(frame)[line / 64].fetch_or(1 << (line % 64), Release);
+        self.masks(frame).0[line / 64].fetch_or(1 << (line % 64), Release);
     }
 
     /// All lines of a page.
@@ -70,18 +82,28 @@ impl LineMasks {
 
     /// Runs of those `lines` that `frame` lacks.
     pub(crate) fn absent(&self, frame: u32, lines: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let mut from = lines.start;
-        std::iter::from_fn(move || {
-            let start = (from..lines.end).find(|&line| !self.has(frame, line))?;
-            from = (start..lines.end).find(|&line| self.has(frame, line)).unwrap_or(lines.end);
-            Some(start..from)
-        })
+        runs(lines, move |line| !self.has(frame, line))
+    }
+
+    /// Runs of dirty lines of `frame`.
+    pub(crate) fn dirty(&self, frame: u32) -> impl Iterator<Item = Range<usize>> {
+        runs(self.all(), move |line| self.is_dirty(frame, line))
     }
 
     /// The bytes of `lines`.
     pub(crate) fn bytes(&self, lines: Range<usize>) -> Range<usize> {
         lines.start * self.line_bytes..lines.end * self.line_bytes
     }
+}
+
+/// Runs of those `lines` that `is_wanted`.
+fn runs(lines: Range<usize>, is_wanted: impl Fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+    let mut from = lines.start;
+    std::iter::from_fn(move || {
+        let start = (from..lines.end).find(|&line| is_wanted(line))?;
+        from = (start..lines.end).find(|&line| !is_wanted(line)).unwrap_or(lines.end);
+        Some(start..from)
+    })
 }
 
 #[cfg(test)]
@@ -93,7 +115,7 @@ mod tests {
         let class = SizeClass::of_bytes(16 << 10).unwrap();
         for (line_bytes, lines) in [(64, 256), (128, 128), (256, 64), (512, 32)] {
             let masks = LineMasks::reserve(class, line_bytes, 3).unwrap();
-            assert_eq!(LineMasks::bytes_per_frame(class, line_bytes), (lines as u64 / 8).max(8));
+            assert_eq!(LineMasks::bytes_per_frame(class, line_bytes), 2 * (lines as u64 / 8).max(8));
             assert_eq!((masks.all(), masks.of(0, 0).len()), (0..lines, 0));
             assert_eq!(masks.of(line_bytes - 1, 2), 0..2);
             assert_eq!(masks.of((16 << 10) - 1, 100), lines - 1..lines);
@@ -105,7 +127,11 @@ mod tests {
             assert_eq!(masks.bytes(2..5), 2 * line_bytes..5 * line_bytes);
             // Neighbours keep their bits.
             assert!([0, 2].iter().all(|&frame| masks.all().all(|line| !masks.has(frame, line))));
+            [3, 4, 7].iter().for_each(|&line| masks.set_dirty(1, line));
+            assert_eq!(masks.dirty(1).collect::<Vec<_>>(), [3..5, 7..8]);
+            assert_eq!([0, 2].map(|frame| masks.dirty(frame).count()), [0, 0]);
             masks.clear(1);
+            assert_eq!(masks.dirty(1).count(), 0);
             assert!(masks.all().all(|line| !masks.has(1, line)));
         }
     }

@@ -81,6 +81,19 @@ impl MiddleTier {
         }
     }
 
+    /// Charges `bytes` of a partial page copied to its middle frame, and counts their lines.
+    pub(super) fn charge_demoted(&self, frame: u32, bytes: Range<usize>) {
+        let (at, length) = (bytes.start as u64, bytes.len() as u64);
+        if let Some(line_counts) = &self.line_counts {
+            (at / LINE_BYTES..(at + length) / LINE_BYTES)
+                .for_each(|line| line_counts.line_written(index_of(frame), line));
+        }
+        if let Some(memory) = &self.memory {
+            memory.write(address(frame) + at, length, Pattern::Random);
+            memory.copy(length);
+        }
+    }
+
     pub(in crate::pool) fn copy_page(&self, resident: &Resident, id: PageId, from: u32, to: u32) {
         let (middle, direction) =
             if is_middle(from) { (from, Direction::Read) } else { (to, Direction::Write) };

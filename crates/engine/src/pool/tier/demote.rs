@@ -20,6 +20,7 @@
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
 
 use super::middle::MiddleTier;
+use super::partial::demote_lines;
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::pool::frames::partition::{Tier, is_middle};
@@ -97,8 +98,10 @@ impl MiddleTier {
         let (upper, lower) = (resident.frames.header(above), resident.frames.header(frame));
         let now = entry.latch().load();
         let is_equal = upper.middle_copy() == Some(frame) && lower.equal_at() == now.version();
-        debug_assert!(is_equal || entry.location() == Location::Frame(above));
         if is_equal || (planted(Bug::StaleMiddleCopy) && upper.middle_copy() == Some(frame)) {
+            self.counts.down_current.fetch_add(1, Relaxed);
+        } else if entry.location() == Location::Partial(above) {
+            demote_lines(self, resident, id, above);
             self.counts.down_current.fetch_add(1, Relaxed);
         } else {
             self.copy_page(resident, id, above, frame);

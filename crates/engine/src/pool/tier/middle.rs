@@ -108,6 +108,7 @@ pub(crate) struct MiddleCounts {
     pub(crate) flushed: AtomicU64,
     pub(crate) lines_written: AtomicU64,
     pub(crate) lines_loaded: AtomicU64,
+    pub(crate) lines_demoted: AtomicU64,
     pub(crate) up_partial: AtomicU64,
     pub(crate) made_whole: AtomicU64,
     /// Pages with a copy in both tiers now.
@@ -213,6 +214,7 @@ impl MiddleTier {
             simulated: self.memory.is_some(),
             lines_written: count(&counts.lines_written),
             lines_loaded: count(&counts.lines_loaded),
+            lines_demoted: count(&counts.lines_demoted),
             promoted_partial: count(&counts.up_partial),
             made_whole: count(&counts.made_whole),
             persistent: resident.frames.persistent.as_ref().map(PersistentFrames::stats),
