@@ -357,6 +357,8 @@ impl Run {
                 disk.crash_at(call);
             }
             match self.recover_once(&machine) {
+                // Redo may need none of the pages whose early read has failed.
+                Ok(_) if machine.disk.crashed().is_some() => machine = self.next_machine(&machine),
                 Ok(recovered) => {
                     // The log end of the first recovery says exactly which commits survived.
                     let end = (attempt == 0).then_some(recovered.log_end);
