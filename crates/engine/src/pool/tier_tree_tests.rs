@@ -85,7 +85,7 @@ fn simulated_time_is_the_same_each_time_and_counts_what_is_in_the_middle() {
 }
 
 /// A run of adjacent lines takes 320 ns and its units of 256 bytes 9 ns each; those of a copy take
-/// 170 ns and 3 ns each.
+/// 170 ns and 3 ns each, or the core 68 ns each.
 #[test]
 fn counted_lines_are_charged_as_they_are_touched() {
     #[derive(Clone, Copy)]
@@ -117,12 +117,12 @@ fn counted_lines_are_charged_as_they_are_touched() {
     }
     // One page. Four lines wherever they are, and a copy.
     let average = Set { rows: 10, counts: false, cache_bytes: 0 };
-    assert!((4 * 328 + 180..4 * 329 + 185).contains(&run(&average, 0..1000)));
+    assert!((4 * 328 + 272..4 * 329 + 345).contains(&run(&average, 0..1000)));
     // Header and slots, the entry that has what all suffixes share, and the key's own; the copy.
     let bare = Set { counts: true, ..average };
     let (whole, field) = (run(&bare, 0..1000), run(&bare, 500..600));
-    assert!((2 * 328 + 180..3 * 330 + 190).contains(&whole), "{whole}");
-    assert!((whole - 20..whole).contains(&field), "{field} of {whole}");
+    assert!((2 * 328 + 272..3 * 330 + 345).contains(&whole), "{whole}");
+    assert!((whole - 180..whole - 80).contains(&field), "{field} of {whole}");
     // The first bytes are mostly in the line of the entry.
     assert!(run(&bare, 0..8) < field - 50);
     assert!(run(&Set { cache_bytes: 64 << 10, ..bare }, 0..1000) < 20, "all of it is cached");

@@ -101,28 +101,38 @@ impl Channel {
         Self { profile, time, wall: WallGates::default(), simulated: Mutex::new(simulated) }
     }
 
-    /// Begins concurrent transfers of these sizes, whole media units. They end when the result is
-    /// dropped.
-    pub(super) fn begin(
-        &self,
-        direction: Direction,
-        pattern: Pattern,
-        sizes: impl Iterator<Item = u64>,
-    ) -> Charge<'_> {
-        self.begin_at(self.now_ps(), direction, pattern, sizes)
+    /// Begins a transfer of `bytes` bytes, whole media units, or of several at the same time. It
+    /// ends when the result is dropped.
+    pub(super) fn begin(&self, direction: Direction, pattern: Pattern, bytes: u64) -> Charge<'_> {
+        let now = self.now_ps();
+        let by_core = now.saturating_add(self.profile.core_ps(direction, bytes));
+        self.begin_until(now, direction, pattern, bytes, by_core)
     }
 
-    /// Begins concurrent transfers at `now`, picoseconds, which may be in the future.
+    /// Begins a transfer of `bytes` bytes at `now`, picoseconds, which may be in the future, by no
+    /// core.
     pub(super) fn begin_at(
         &self,
         now: u64,
         direction: Direction,
         pattern: Pattern,
-        sizes: impl Iterator<Item = u64>,
+        bytes: u64,
+    ) -> Charge<'_> {
+        self.begin_until(now, direction, pattern, bytes, now)
+    }
+
+    /// Begins a transfer that ends at `least` or later.
+    fn begin_until(
+        &self,
+        now: u64,
+        direction: Direction,
+        pattern: Pattern,
+        bytes: u64,
+        least: u64,
     ) -> Charge<'_> {
         let deadline = match &self.time {
-            Time::Wall(_) => self.begin_on_the_wall(now, direction, pattern, sizes),
-            Time::Virtual(time) => self.begin_in_virtual_time(time, now, direction, pattern, sizes),
+            Time::Wall(_) => self.begin_on_the_wall(now, direction, pattern, bytes).max(least),
+            Time::Virtual(time) => self.begin_in_virtual_time(time, now, direction, pattern, bytes, least),
         };
         let writes = (direction == Direction::Write).then_some(self);
         Charge { channel: Some(self), writes: [writes, None], started: now, deadline }
@@ -144,18 +154,12 @@ impl Channel {
         }
     }
 
-    fn begin_on_the_wall(
-        &self,
-        now: u64,
-        direction: Direction,
-        pattern: Pattern,
-        sizes: impl Iterator<Item = u64>,
-    ) -> u64 {
+    fn begin_on_the_wall(&self, now: u64, direction: Direction, pattern: Pattern, bytes: u64) -> u64 {
         let writers = match direction {
             Direction::Read => self.wall.writers.load(Relaxed),
             Direction::Write => self.wall.writers.fetch_add(1, Relaxed) + 1,
         };
-        let hold = self.hold(direction, pattern, sizes, writers as usize);
+        let hold = self.profile.hold_ps(direction, pattern, bytes, writers as usize);
         let done = |free_at: u64| free_at.max(now).saturating_add(hold);
         // Relaxed: no other data depends on the word.
         let word = &self.wall.free_at[direction as usize];
@@ -170,15 +174,17 @@ impl Channel {
         now: u64,
         direction: Direction,
         pattern: Pattern,
-        sizes: impl Iterator<Item = u64>,
+        bytes: u64,
+        least: u64,
     ) -> u64 {
         let worker = time.worker();
         let mut simulated = self.simulated.lock();
         let others = simulated.writers_at(now, worker);
         let writers = if direction == Direction::Write { others + 1 } else { others };
-        let hold = self.hold(direction, pattern, sizes, writers);
+        let hold = self.profile.hold_ps(direction, pattern, bytes, writers);
         let busy = &mut simulated.busy[direction as usize];
-        let deadline = busy.take(now, hold).saturating_add(self.profile.latency_ps(direction, pattern));
+        let latency = self.profile.latency_ps(direction, pattern);
+        let deadline = busy.take(now, hold).saturating_add(latency).max(least);
         if busy.len() > SPANS_KEPT {
             busy.forget_before(time.first_ps());
         }
@@ -186,18 +192,6 @@ impl Channel {
             simulated.note_write(worker, now, deadline);
         }
         deadline
-    }
-
-    fn hold(
-        &self,
-        direction: Direction,
-        pattern: Pattern,
-        sizes: impl Iterator<Item = u64>,
-        writers: usize,
-    ) -> u64 {
-        sizes.fold(0, |sum, bytes| {
-            sum.saturating_add(self.profile.hold_ps(direction, pattern, bytes, writers))
-        })
     }
 }
 
@@ -213,7 +207,7 @@ impl Channel {
 /// let (from, mut to) = ([7u8; 4096], [0u8; 4096]);
 /// let charge = memory.begin(Direction::Read, 0, 4096, Pattern::Sequential);
 /// to.copy_from_slice(&from);
-/// assert_eq!(charge.finish(), 214, "the copy included");
+/// assert_eq!(charge.finish(), 1088, "the copy included");
 /// ```
 #[derive(Debug)]
 #[must_use = "the access is over when this is dropped"]

@@ -108,7 +108,7 @@ impl SimulatedDevice {
             let end = offset.saturating_add(bytes as u64);
             (end.div_ceil(unit) - offset / unit).saturating_mul(unit)
         });
-        self.channel.begin(direction, pattern, sizes)
+        self.channel.begin(direction, pattern, sizes.fold(0, u64::saturating_add))
     }
 }
 
@@ -150,7 +150,7 @@ impl crate::device::decorator::Decorator for SimulatedDevice {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let _charge = self.channel.begin(Direction::Write, Pattern::Sequential, std::iter::empty());
+        let _charge = self.channel.begin(Direction::Write, Pattern::Sequential, 0);
         self.inner.sync()
     }
 }

@@ -172,12 +172,11 @@ impl DramCache {
         pattern: Pattern,
         lines: &Lines,
     ) -> Charge<'c> {
-        let bytes = |lines: u64| std::iter::once(lines * LINE_BYTES);
         let all = lines.hits + lines.misses;
         if all == 0 {
             return Charge::nothing();
         }
-        let dram = self.channel.begin(direction, pattern, bytes(all));
+        let dram = self.channel.begin(direction, pattern, all * LINE_BYTES);
         self.hits.fetch_add(lines.hits, Relaxed);
         if lines.misses == 0 {
             return dram;
@@ -190,13 +189,13 @@ impl DramCache {
         self.memory_written_bytes.fetch_add(written, Relaxed);
         // A miss is known after the DRAM access.
         let missed = dram.deadline_ps();
-        let mut charge = dram.and(memory.begin_at(missed, Direction::Read, pattern, std::iter::once(read)));
+        let mut charge = dram.and(memory.begin_at(missed, Direction::Read, pattern, read));
         if written > 0 {
-            charge = charge.and(memory.begin_at(missed, Direction::Write, pattern, std::iter::once(written)));
+            charge = charge.and(memory.begin_at(missed, Direction::Write, pattern, written));
         }
         // A write has filled it.
         if direction == Direction::Read {
-            let fill = self.channel.begin_at(missed, Direction::Write, pattern, bytes(lines.misses));
+            let fill = self.channel.begin_at(missed, Direction::Write, pattern, lines.misses * LINE_BYTES);
             charge = charge.and(fill);
         }
         charge

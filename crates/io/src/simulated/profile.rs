@@ -44,16 +44,18 @@ pub struct Profile {
     pub(super) latency_ns: [[f64; 2]; 2],
     /// By direction and pattern, 10^9 bytes a second.
     pub(super) gb_s: [[f64; 2]; 2],
+    /// By direction: what one core moves, 10^9 bytes a second.
+    pub(super) core_gb_s: [f32; 2],
     /// Fraction of the write bandwidth in total with 1, 2, ... writers; the last holds for more.
     pub(super) write_share_by_writers: Cow<'static, [f64]>,
     /// Fraction of the read bandwidth left with 1, 2, ... writers.
     pub(super) read_share_by_writers: Cow<'static, [f64]>,
-    pub(super) granularity_bytes: u64,
+    pub(super) granularity_bytes: u32,
     pub(super) persistent: bool,
     pub(super) price_per_gb: f64,
     pub(super) endurance_cycles: f64,
-    pub(super) cache_bytes: u64,
-    pub(super) dram_cache_bytes: u64,
+    pub(super) cache_bytes: u32,
+    pub(super) dram_cache_bytes: u32,
     pub(super) counts_lines: bool,
     /// By line of 64 bytes.
     pub(super) write_back_ns: f64,
@@ -87,6 +89,12 @@ impl Profile {
         self.gb_s[direction as usize][pattern as usize]
     }
 
+    /// What one core moves, in 10^9 bytes a second; infinite where no core is a limit. A core has
+    /// few lines in flight, so it reads slow memory below the bandwidth.
+    pub fn core_gb_s(&self, direction: Direction) -> f64 {
+        f64::from(self.core_gb_s[direction as usize])
+    }
+
     /// The fraction of a direction's bandwidth left with `writers`, including the caller: at most
     /// 1.
     pub fn share(&self, direction: Direction, writers: usize) -> f64 {
@@ -102,7 +110,7 @@ impl Profile {
 
     /// Bytes per media unit.
     pub fn granularity_bytes(&self) -> u64 {
-        self.granularity_bytes
+        u64::from(self.granularity_bytes)
     }
 
     /// Whether its content survives a power cut. In memory mode, with a DRAM cache, it does not.
@@ -129,25 +137,25 @@ impl Profile {
 
     /// Bytes of the modelled last-level cache of each worker.
     pub fn cache_bytes(&self) -> u64 {
-        self.cache_bytes
+        u64::from(self.cache_bytes)
     }
 
     /// Sets the modelled cache to `bytes`; 0 for none.
     #[must_use]
     pub fn with_cache_bytes(mut self, bytes: u64) -> Profile {
-        self.cache_bytes = bytes.min(CACHE_BYTES_MAX);
+        self.cache_bytes = bytes.min(CACHE_BYTES_MAX) as u32;
         self
     }
 
     /// Bytes of the shared, direct-mapped DRAM cache (`dram_cache.rs`); 0 for none.
     pub fn dram_cache_bytes(&self) -> u64 {
-        self.dram_cache_bytes
+        u64::from(self.dram_cache_bytes)
     }
 
     /// Sets the DRAM cache to `bytes`; 0 for none. Sizes below a line of 64 bytes have no effect.
     #[must_use]
     pub fn with_dram_cache_bytes(mut self, bytes: u64) -> Profile {
-        self.dram_cache_bytes = bytes.min(CACHE_BYTES_MAX);
+        self.dram_cache_bytes = bytes.min(CACHE_BYTES_MAX) as u32;
         self
     }
 
@@ -176,13 +184,19 @@ impl Profile {
 
     /// Time of a transfer without contention: latency and bytes, rounded up to whole media units.
     pub fn time_of(&self, direction: Direction, pattern: Pattern, bytes: u64) -> Duration {
-        let bytes = bytes.div_ceil(self.granularity_bytes).saturating_mul(self.granularity_bytes);
-        let picoseconds = self.latency_ps(direction, pattern) + self.hold_ps(direction, pattern, bytes, 0);
+        let bytes = bytes.div_ceil(self.granularity_bytes()).saturating_mul(self.granularity_bytes());
+        let memory = self.latency_ps(direction, pattern) + self.hold_ps(direction, pattern, bytes, 0);
+        let picoseconds = memory.max(self.core_ps(direction, bytes));
         Duration::from_nanos(picoseconds.div_ceil(1000))
     }
 
     pub(super) fn latency_ps(&self, direction: Direction, pattern: Pattern) -> u64 {
         (self.latency_ns(direction, pattern) * 1000.0) as u64
+    }
+
+    /// Picoseconds that a core takes for `bytes` at least, however fast the memory is.
+    pub(super) fn core_ps(&self, direction: Direction, bytes: u64) -> u64 {
+        (bytes as f64 * 1000.0 / self.core_gb_s(direction)).round() as u64
     }
 
     /// Picoseconds of bandwidth that `bytes`, whole media units, take.

@@ -39,7 +39,7 @@ const GRAIN: Bounds = Bounds { least: 1.0, most: 1_048_576.0, unit: "bytes" };
 const CACHE: Bounds = Bounds { least: 0.0, most: CACHE_BYTES_MAX as f64, unit: "bytes" };
 
 /// The keys of a file, with whether they are optional without a base.
-const KEYS: [(&str, bool); 19] = [
+const KEYS: [(&str, bool); 21] = [
     ("sequential_read_ns", false),
     ("random_read_ns", false),
     ("sequential_write_ns", false),
@@ -48,6 +48,8 @@ const KEYS: [(&str, bool); 19] = [
     ("random_read_gb_s", false),
     ("sequential_write_gb_s", false),
     ("random_write_gb_s", false),
+    ("core_read_gb_s", true),
+    ("core_write_gb_s", true),
     ("write_share_by_writers", true),
     ("read_share_by_writers", true),
     ("granularity_bytes", false),
@@ -125,20 +127,24 @@ impl Profile {
                 self.counts_lines = value.as_bool().ok_or_else(|| wrong("true or false", value))?;
                 return Ok(());
             }
+            "core_read_gb_s" | "core_write_gb_s" => {
+                self.core_gb_s[usize::from(key == "core_write_gb_s")] = within(value, &BANDWIDTH)? as f32;
+                return Ok(());
+            }
             "granularity_bytes" => {
                 let bytes = whole(value, &GRAIN)?;
                 if !bytes.is_power_of_two() {
                     return Err(format!("{bytes} is not a power of two"));
                 }
-                self.granularity_bytes = bytes;
+                self.granularity_bytes = bytes as u32;
                 return Ok(());
             }
             "cache_bytes" => {
-                self.cache_bytes = whole(value, &CACHE)?;
+                self.cache_bytes = whole(value, &CACHE)? as u32;
                 return Ok(());
             }
             "dram_cache_bytes" => {
-                self.dram_cache_bytes = whole(value, &CACHE)?;
+                self.dram_cache_bytes = whole(value, &CACHE)? as u32;
                 return Ok(());
             }
             _ => {
@@ -185,6 +191,7 @@ const NOTHING: Profile = Profile {
     file: None,
     latency_ns: [[0.0; 2]; 2],
     gb_s: [[1.0; 2]; 2],
+    core_gb_s: [f32::INFINITY; 2],
     write_share_by_writers: Cow::Borrowed(&[]),
     read_share_by_writers: Cow::Borrowed(&[]),
     granularity_bytes: 1,
