@@ -22,8 +22,8 @@ use std::thread::available_parallelism;
 
 use terrace::migration::{Choice, Migration, Policy};
 use terrace::{
-    Builder, Cache, CacheStats, Db, Durability, LogMemory, LogMemoryKind, MemoryDirectory, Middle,
-    MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats, Table,
+    Builder, Cache, CacheStats, Db, Durability, LineWrites, LogMemory, LogMemoryKind, MemoryDirectory,
+    Middle, MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats, Table,
 };
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::values;
@@ -31,6 +31,7 @@ use terrace_io::{DecoratedDirectory, Directory, PAGE_NS, Profile, SimulatedDevic
 
 pub use self::loaded::on_new_thread;
 use self::loaded::{Data, Loaded, TABLE};
+use crate::workload::fields::Fields;
 use crate::workload::ycsb::{Distribution, Kind, Mix, Operation, Stream};
 
 /// The charged files, and that of a persistent middle tier.
@@ -92,9 +93,13 @@ pub struct Experiment {
     pub migration: Migration,
     /// Page replacement.
     pub replacement: Replacement,
+    /// Bytes of the lines that a point read loads from the middle tier; 0 for whole pages.
+    pub lines: u64,
     pub page_bytes: u64,
     pub records: u64,
     pub value_bytes: usize,
+    /// The fields of a value, of which a read or an update touches one.
+    pub fields: Option<Fields>,
     pub mix: Mix,
     pub distribution: Distribution,
     pub workers: usize,
@@ -205,6 +210,7 @@ pub struct Running {
     time: Arc<VirtualTime>,
     streams: Vec<Stream>,
     value_bytes: usize,
+    fields: Option<Fields>,
     levels: u64,
     value: Vec<u8>,
 }
@@ -239,6 +245,7 @@ impl Experiment {
         Data {
             page_bytes: self.page_bytes,
             value_bytes: self.value_bytes,
+            fields: self.fields,
             records: self.records,
             log_bytes: self.log.capacity_bytes,
         }
@@ -255,6 +262,7 @@ impl Experiment {
             levels: levels(self.records, self.page_bytes, self.value_bytes as u64),
             streams: self.streams(),
             value_bytes: self.value_bytes,
+            fields: self.fields,
             table: db.open_table(TABLE)?,
             db,
             time,
@@ -311,7 +319,7 @@ impl Experiment {
             None => builder.no_middle(),
             Some((profile, bytes)) => {
                 let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
-                builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time)))
+                builder.middle(middle).lines(self.lines).simulated_time(Time::Virtual(Arc::clone(time)))
             }
         };
         if let Some((profile, bytes)) = &self.log.memory {
@@ -447,6 +455,12 @@ impl Running {
         self.db.stats()
     }
 
+    /// Writes to each line of the simulated middle tier since the database was opened; `None`
+    /// without one.
+    pub fn line_writes(&self) -> Option<LineWrites> {
+        self.db.line_writes()
+    }
+
     /// Runs `operations` and measures them.
     pub fn measure(&mut self, operations: u64) -> Outcome<Found> {
         let began = self.level_clocks();
@@ -481,18 +495,29 @@ impl Running {
     fn request(&mut self, operation: Operation) -> Outcome {
         let Operation { kind, number, version, scan_length } = operation;
         let key = values::key(number);
-        let right = match kind {
-            Kind::Read => self.is_right(number, self.table.get(key)?.as_deref()),
-            Kind::Update | Kind::Insert => {
+        let right = match (kind, self.fields) {
+            (Kind::Read, Some(fields)) => {
+                let field = fields.pick(version);
+                let part = self.table.get_range(key, fields.range(field))?;
+                part.is_some_and(|part| fields.check_one(number, field, &part))
+            }
+            (Kind::Update, Some(fields)) => {
+                let field = fields.pick(version);
+                fields.fill_one(number, field, version, &mut self.value);
+                self.table.update_range(key, fields.range(field).start, &self.value)?
+            }
+            (_, Some(_)) => return Err(Failure::Work("values of fields are read and updated only".into())),
+            (Kind::Read, None) => self.is_right(number, self.table.get(key)?.as_deref()),
+            (Kind::Update | Kind::Insert, None) => {
                 self.write(key, number, version)?;
                 true
             }
-            Kind::ReadModifyWrite => {
+            (Kind::ReadModifyWrite, None) => {
                 let right = self.is_right(number, self.table.get(key)?.as_deref());
                 self.write(key, number, version)?;
                 right
             }
-            Kind::Scan => {
+            (Kind::Scan, None) => {
                 let mut left = scan_length;
                 for entry in self.table.range(key..) {
                     entry?;
@@ -537,9 +562,11 @@ mod tests {
             log: Logging::default(),
             migration: Choice::Eager.into(),
             replacement: Replacement::default(),
+            lines: 0,
             page_bytes: 16 << 10,
             records: 8000,
             value_bytes: 1000,
+            fields: None,
             mix: "ba".parse().unwrap(),
             distribution: Distribution::Zipfian(0.3),
             workers: 2,

@@ -17,6 +17,7 @@
 //! | `inclusivity.rs` | S2: pages in both tiers                             |
 //! | `lazy.rs`        | S3, S4, S6, S14: the best probability               |
 //! | `adaptive.rs`    | S7: finding it                                      |
+//! | `lines.rs`       | S8, S9, S10: lines instead of whole pages           |
 //! | `writes.rs`      | S5: bytes written to the middle tier                |
 //! | `recovery.rs`    | S13: log and pages in persistent memory             |
 //! | `mode.rs`        | S1: memory mode                                     |
@@ -28,6 +29,7 @@ mod adaptive;
 mod grid;
 mod inclusivity;
 mod lazy;
+mod lines;
 mod mode;
 mod recovery;
 mod setup;
@@ -36,9 +38,6 @@ mod writes;
 
 use super::claim::{Claim, Mode, Run, not_here};
 
-/// Reason for claims about parts of pages. None of them is about persistence.
-const LINES: &str =
-    "not measured: it loads pages by lines, in both designs or in steps, and only whole pages move here";
 /// Reason for a claim that the engine's tests hold.
 const PROPERTY: &str = "not measured here: a property test of the engine holds it (migration/path.rs)";
 
@@ -93,27 +92,27 @@ pub const CLAIMS: &[Claim] = &[
         mode: Mode::Virtual,
         run: Run::Here(adaptive::measure),
     },
-    not_here(
-        "S8",
-        Mode::Virtual,
-        "Loading granularity",
-        "64 B is 1.1 times slower than 256 B; best at 256 B (Fig. 11)",
-        LINES,
-    ),
-    not_here(
-        "S9",
-        Mode::Virtual,
-        "Ablation",
-        "fine-grained loading +18 % (HyMem), +37 % (eager), 0 (lazy); mini pages +6 % (Fig. 12)",
-        LINES,
-    ),
-    not_here(
-        "S10",
-        Mode::Virtual,
-        "Writes to NVM, lazy against HyMem",
-        "lazy 1.05 to 1.4 times more (Fig. 13)",
-        LINES,
-    ),
+    Claim {
+        id: "S8",
+        claim: "Loading granularity",
+        paper: "64 B is 1.1 times slower than 256 B; best at 256 B (Fig. 11)",
+        mode: Mode::Virtual,
+        run: Run::Here(lines::granularity),
+    },
+    Claim {
+        id: "S9",
+        claim: "Ablation",
+        paper: "fine-grained loading +18 % (HyMem), +37 % (eager), 0 (lazy); mini pages +6 % (Fig. 12)",
+        mode: Mode::Virtual,
+        run: Run::Here(lines::ablation),
+    },
+    Claim {
+        id: "S10",
+        claim: "Writes to NVM, lazy against HyMem",
+        paper: "lazy 1.05 to 1.4 times more (Fig. 13)",
+        mode: Mode::Virtual,
+        run: Run::Here(lines::writes),
+    },
     Claim {
         id: "S11",
         claim: "Which hierarchy to buy",

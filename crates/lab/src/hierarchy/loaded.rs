@@ -8,6 +8,8 @@ use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache};
 use terrace_common::failure::Outcome;
 use terrace_common::values;
 
+use crate::workload::fields::Fields;
+
 /// The table with the records.
 pub(super) const TABLE: &str = "records";
 /// Budget of a load, which is sequential.
@@ -23,6 +25,7 @@ pub fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 pub(super) struct Data {
     pub(super) page_bytes: u64,
     pub(super) value_bytes: usize,
+    pub(super) fields: Option<Fields>,
     pub(super) records: u64,
     pub(super) log_bytes: u64,
 }
@@ -49,10 +52,13 @@ impl Data {
             .seed(1)
             .open("")?;
         let table = db.create_table(TABLE)?;
-        let mut value = Vec::new();
+        let (mut value, mut one) = (Vec::new(), Vec::new());
         for record in 0..self.records {
             let number = values::loaded(record);
-            values::fill(number, 0, self.value_bytes, &mut value);
+            match self.fields {
+                None => values::fill(number, 0, self.value_bytes, &mut value),
+                Some(fields) => fields.fill(number, 0, &mut one, &mut value),
+            }
             table.put(values::key(number), &value)?;
         }
         drop(table);

@@ -21,7 +21,7 @@ pub enum Touch {
 }
 
 /// The fields of each value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fields {
     count: usize,
     bytes: usize,

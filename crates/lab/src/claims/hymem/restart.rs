@@ -65,7 +65,11 @@ impl Design {
         Ok(Experiment {
             hierarchy: Hierarchy {
                 dram_bytes: POOL_BYTES,
-                middle: if middle { Some((named("optane")?, POOL_BYTES)) } else { None },
+                middle: if middle {
+                    Some((named("optane")?.with_counted_lines(true), POOL_BYTES))
+                } else {
+                    None
+                },
                 store: named(match self {
                     Design::Basic => "optane",
                     Design::Frames => "dram",
@@ -76,9 +80,11 @@ impl Design {
             log: Logging::default(),
             migration: Choice::Eager.into(),
             replacement: Replacement::default(),
+            lines: 0,
             page_bytes: PAGE_BYTES,
             records: RECORDS,
             value_bytes: VALUE_BYTES,
+            fields: None,
             mix: "ro".parse().map_err(Failure::Work)?,
             distribution: Distribution::Uniform,
             workers: 1,

@@ -41,7 +41,8 @@ type Curve = Vec<(f64, f64)>;
 
 fn experiment_of(is_memory_mode: bool, mix: &str, data: u64, log: Logging) -> Outcome<Experiment> {
     let named = |name: &str| Profile::named(name).map_err(|error| Failure::Work(error.to_string()));
-    let optane = named("optane")?.with_cache_bytes(LAST_LEVEL_BYTES / WORKERS as u64);
+    let optane =
+        named("optane")?.with_cache_bytes(LAST_LEVEL_BYTES / WORKERS as u64).with_counted_lines(true);
     let middle = match is_memory_mode {
         true => (optane.with_dram_cache_bytes(CACHE * GB), MEMORY_MODE * GB),
         false => (optane, APP_DIRECT * GB),

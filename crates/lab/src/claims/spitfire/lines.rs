@@ -1,0 +1,176 @@
+//! S8 to S10: lines instead of whole pages, under three policies (section 6.5).
+//!
+//! The paper's 8 GB of DRAM, 32 of Optane and 20 of data are MiB here, so all data end in Optane.
+//! Whole values are read. Mini pages are not built.
+
+use terrace::Replacement;
+use terrace::migration::Choice;
+use terrace_common::failure::Outcome;
+use terrace_common::report::Lines;
+
+use super::setup::{MIXES, PAGE_BYTES, experiment, percent};
+use crate::claims::claim::{Measured, Setting, Verdict};
+use crate::hierarchy::{Experiment, Found, run_all};
+
+const DRAM: u64 = 8;
+const MIDDLE: u64 = 32;
+const DATA: u64 = 20;
+/// Bytes that are loaded at a time.
+const UNITS: [u64; 4] = [64, 128, 256, 512];
+/// The unit of the paper's other experiments, and the one that it starts from.
+const BEST: u64 = 256;
+const HYMEMS: u64 = 64;
+/// Throughput with 256 bytes over that with 64 (figure 11).
+const PAPER_UNIT: f64 = 1.1;
+/// The policies, and what fine-grained loading gains with each (figure 12, YCSB-RO).
+const POLICIES: [(&str, Choice, f64); 3] =
+    [("HyMem", Choice::HyMem, 1.18), ("eager", Choice::Eager, 1.37), ("lazy", Choice::Lazy, 1.0)];
+/// Writes to NVM, lazy over HyMem (figure 13).
+const PAPER_WRITES: [f64; 2] = [1.05, 1.4];
+/// Required share of the paper's gain.
+const SHARE: f64 = 0.7;
+
+fn experiment_of(choice: Choice, lines: u64, mix: &str) -> Outcome<Experiment> {
+    let run = experiment(DRAM, MIDDLE, DATA, mix, 1)?.with(Replacement::ClockPaper);
+    Ok(Experiment { lines, ..run.under(choice) })
+}
+
+fn rates(runs: impl Iterator<Item = Outcome<Experiment>>) -> Outcome<Vec<f64>> {
+    let found = run_all(&runs.collect::<Outcome<Vec<Experiment>>>()?)?;
+    Ok(found.iter().map(|found| found.ops_per_second).collect())
+}
+
+/// S8.
+pub fn granularity(_: &Setting) -> Outcome<Measured> {
+    let units = UNITS.into_iter().chain([0]);
+    Ok(judge_granularity(&rates(units.map(|lines| experiment_of(Choice::Eager, lines, "ro")))?))
+}
+
+/// `rates` by [`UNITS`], then with whole pages.
+fn judge_granularity(rates: &[f64]) -> Measured {
+    let rate = |unit: u64| UNITS.iter().position(|&known| known == unit).map_or(f64::NAN, |at| rates[at]);
+    let (gain, pages) = (rate(BEST) / rate(HYMEMS), rates[UNITS.len()]);
+    let best = UNITS.iter().zip(rates).max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(&unit, _)| unit);
+    let told = UNITS.iter().zip(rates).map(|(unit, rate)| format!("{unit} B {:.3}", rate / pages));
+    let curve = UNITS.iter().map(|&unit| unit as f64).zip(rates.iter().copied()).collect();
+    let pages = vec![(UNITS[0] as f64, pages), (UNITS[UNITS.len() - 1] as f64, pages)];
+    Measured {
+        measured: format!(
+            "throughput over whole pages: {}. 256 B over 64 B {gain:.3}, best {best} B",
+            told.collect::<Vec<_>>().join(", ")
+        ),
+        verdict: match (
+            best == BEST && (1.0 + (PAPER_UNIT - 1.0) * SHARE..=PAPER_UNIT / SHARE).contains(&gain),
+            gain > 1.0,
+        ) {
+            (true, _) => Verdict::Holds,
+            (false, true) => Verdict::Sign,
+            _ => Verdict::Fails,
+        },
+        note: format!(
+            "RO, eager, {DRAM} : {MIDDLE} : {DATA} MiB. Holds: {BEST} B is best, and about {PAPER_UNIT} times as fast as {HYMEMS} B; sign: it \
+             is faster. Adjoining lines of one look are one access, as to a memory that moves units of 256 B."
+        ),
+        figures: vec![
+            Lines::new("Loading granularity", "bytes of a line", "operations/s")
+                .line("lines", curve)
+                .line("whole pages", pages),
+        ],
+    }
+}
+
+/// S9.
+pub fn ablation(_: &Setting) -> Outcome<Measured> {
+    let runs =
+        POLICIES.iter().flat_map(|&(_, choice, _)| [0, BEST].map(|lines| experiment_of(choice, lines, "ro")));
+    Ok(judge_ablation(rates(runs)?.as_chunks().0))
+}
+
+/// `rates` by [`POLICIES`], with whole pages and with lines.
+fn judge_ablation(rates: &[[f64; 2]]) -> Measured {
+    let gains: Vec<f64> = rates.iter().map(|[pages, lines]| lines / pages).collect();
+    let lazy = rates[2][0];
+    let leads = rates[..2].iter().all(|row| lazy > row[1]);
+    let gain = gains[0] > 1.0 && gains[1] > 1.0 && gains[2] - 1.0 < (gains[1] - 1.0) / 2.0;
+    let told = POLICIES
+        .iter()
+        .zip(&gains)
+        .map(|((name, _, paper), gain)| format!("{name} {} (paper {})", percent(*gain), percent(*paper)));
+    Measured {
+        measured: format!(
+            "lines of 256 B gain: {}. Lazy with whole pages is {:.2} times HyMem and {:.2} times eager with lines",
+            told.collect::<Vec<_>>().join(", "),
+            lazy / rates[0][1],
+            lazy / rates[1][1]
+        ),
+        verdict: if gain && leads { Verdict::Sign } else { Verdict::Fails },
+        note: "RO. Sign at most, for mini pages are not built: HyMem's and the eager policy gain by lines, lazy at most half as much as eager, \
+               and lazy with whole pages leads both with lines."
+            .into(),
+        figures: Vec::new(),
+    }
+}
+
+/// S10.
+pub fn writes(_: &Setting) -> Outcome<Measured> {
+    let runs: Vec<Experiment> = MIXES
+        .iter()
+        .flat_map(|mix| [Choice::Lazy, Choice::HyMem].map(|choice| experiment_of(choice, BEST, mix)))
+        .collect::<Outcome<_>>()?;
+    let found = run_all(&runs)?;
+    let written: Vec<f64> = found.iter().map(written).collect::<Outcome<_>>()?;
+    Ok(judge_writes(written.as_chunks().0))
+}
+
+/// Bytes written to Optane.
+fn written(found: &Found) -> Outcome<f64> {
+    let middle = found.middle()?;
+    let writes = &middle.writes;
+    let pages = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
+    Ok((middle.lines_written * 64 + middle.lines_demoted * BEST + pages * PAGE_BYTES) as f64)
+}
+
+/// `written` by mix, lazy and HyMem. Reads alone write nothing once all data are in Optane.
+fn judge_writes(written: &[[f64; 2]]) -> Measured {
+    let ratios: Vec<f64> = written.iter().map(|[lazy, hymem]| lazy / hymem).collect();
+    let [least, most] = PAPER_WRITES;
+    let changing = &ratios[1..];
+    let near = changing.iter().all(|ratio| (1.0 + (least - 1.0) * SHARE..=most / SHARE).contains(ratio));
+    let told = MIXES.iter().zip(&ratios).map(|(mix, ratio)| format!("{} {ratio:.2}", mix.to_uppercase()));
+    Measured {
+        measured: format!(
+            "bytes written to Optane, lazy over HyMem: {}",
+            told.collect::<Vec<_>>().join(", ")
+        ),
+        verdict: match (near, changing.iter().all(|&ratio| ratio > 1.0)) {
+            (true, _) => Verdict::Holds,
+            (false, true) => Verdict::Sign,
+            _ => Verdict::Fails,
+        },
+        note: format!(
+            "Lines of 256 B with both. BA and WH decide. Holds: lazy writes 1 + {SHARE} of .05 to 1.4 / {SHARE} times as much; sign: more."
+        ),
+        figures: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_figures_hold_and_their_reverse_fails() {
+        let unit = |half: f64, quarter: f64| judge_granularity(&[1.0, 1.05, quarter, half, 0.7]).verdict;
+        assert_eq!(unit(1.05, 1.1), Verdict::Holds);
+        assert_eq!(unit(1.2, 1.1), Verdict::Sign, "512 B is best");
+        assert_eq!(unit(0.8, 0.9), Verdict::Fails);
+        let ablation = |lazy: [f64; 2]| judge_ablation(&[[1.0, 1.18], [1.0, 1.37], lazy]).verdict;
+        assert_eq!(ablation([1.5, 1.5]), Verdict::Sign);
+        assert_eq!(ablation([1.3, 1.3]), Verdict::Fails, "eager leads with lines");
+        assert_eq!(ablation([1.5, 2.0]), Verdict::Fails, "lazy gains most");
+        let writes = |wh: f64| judge_writes(&[[0.0, 0.0], [1.05, 1.0], [wh, 1.0]]).verdict;
+        assert_eq!(writes(1.4), Verdict::Holds);
+        assert_eq!(writes(3.0), Verdict::Sign);
+        assert_eq!(writes(0.9), Verdict::Fails);
+    }
+}
