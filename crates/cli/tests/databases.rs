@@ -411,8 +411,8 @@ fn a_file_is_loaded_and_loaded_again_with_little_memory_and_a_small_log() {
     assert_eq!(stat["tables"][0]["entries"], 9000);
 }
 
-/// The files of a database in the middle of a load, as a kill leaves them. How much of the log is in
-/// use does not depend on threads.
+/// The files of a database in the middle of a load, as a kill leaves them. How much of the log is
+/// in use does not depend on threads.
 fn killed_while_loading(db: &str, dram: u64) {
     let writing = tempfile::tempdir().expect("a temporary directory");
     let builder = terrace::Db::builder().mode(terrace::Mode::Inline).dram(dram).log_max(64 << 20);
