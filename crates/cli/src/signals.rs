@@ -6,9 +6,10 @@
 
 #![allow(unsafe_code)]
 
-use std::io::{self, Write};
+use std::io;
 use std::thread;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use terrace_common::failure::{Failure, Outcome};
@@ -23,14 +24,23 @@ pub fn end_in_order() -> Outcome {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
     let wait = move || {
         for signal in signals.forever() {
-            if interrupt::raise(signal) {
-                // Nobody reads the message if standard error is closed.
-                let _ = writeln!(io::stderr(), "terrace: ending; press Ctrl-C again to end at once");
-            }
+            interrupt::raise(signal, announce);
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
     Ok(())
+}
+
+/// Says on standard error that the work ends, unless that would wait for a reader.
+///
+/// It goes around [`io::stderr`], whose lock another thread may hold while it waits.
+fn announce() {
+    let stderr = rustix::stdio::stderr();
+    let mut ready = [PollFd::new(&stderr, PollFlags::OUT)];
+    if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|ready| ready == 1) {
+        // Nobody reads the message if standard error is closed.
+        let _ = rustix::io::write(stderr, b"terrace: ending; press Ctrl-C again to end at once\n");
+    }
 }
 
 /// Makes writes beyond the file size limit fail instead of killing the process.

@@ -136,6 +136,21 @@ fn a_load_that_waits_for_input_ends_and_closes_the_database() {
 }
 
 #[test]
+fn a_message_that_nobody_takes_does_not_keep_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_reader, mut full) = std::io::pipe().unwrap();
+    let size = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
+    full.write_all(&vec![0; size]).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+    command.args(["load", "db", "--table", "t", "--format", "jsonl", "-"]).stdin(Stdio::piped()).stderr(full);
+    command.current_dir(folder.path()).process_group(0);
+    let load = Running(command.spawn().expect("the command starts"));
+    wait_until("the database", || folder.path().join("db").exists());
+    load.signal(Signal::TERM);
+    assert_eq!(load.end(), (Some(143), String::new()));
+}
+
+#[test]
 fn work_that_cannot_check_ends_at_once_and_removes_its_destination() {
     let folder = tempfile::tempdir().unwrap();
     let simulate = Running::start(folder.path(), &["simulate", "--format", "lis", "--size", "9", "-"]);

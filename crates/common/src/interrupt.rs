@@ -51,13 +51,15 @@ pub fn check() -> Outcome {
 
 /// Asks for the end of the work because of `signal`, or ends the process.
 ///
-/// Returns whether this is the first signal; the work then ends by itself.
-pub fn raise(signal: i32) -> bool {
+/// If the work ends by itself, `announce` runs first: the process may end right after.
+pub fn raise(signal: i32, announce: impl FnOnce()) {
     // The lock is held until the process ends, so that the work cannot end meanwhile.
     let state = state();
-    let is_first = RAISED.swap(signal, Ordering::Relaxed) == 0;
+    let is_first = RAISED.load(Ordering::Relaxed) == 0;
     if is_first && state.at_once == 0 {
-        return true;
+        announce();
+        RAISED.store(signal, Ordering::Relaxed);
+        return;
     }
     state.leftovers.iter().for_each(|(_, unfinished)| unfinished.remove());
     std::process::exit(i32::from(Failure::Interrupted(signal).code()));
