@@ -94,7 +94,7 @@ pub(crate) use options::{BufferSizes, PoolOptions};
 pub(crate) use page_ids::id_count_below;
 pub(crate) use page_table::PAGES_MAX;
 pub(crate) use page_table::indexes_max;
-pub(crate) use partial::PartialGuard;
+pub(crate) use partial::{PartialGuard, Unread};
 pub(crate) use pin::{PINS_MAX, Pin};
 pub use record_cache::RecordCache;
 pub(crate) use record_cache::{BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME, Looked, Record};

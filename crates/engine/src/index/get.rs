@@ -11,7 +11,7 @@ use crate::ids::{PageId, Timestamp};
 use crate::planted::{Bug, planted};
 use crate::pool::partial::Lined;
 use crate::pool::view::View;
-use crate::pool::{Leaf, Looked, PartialGuard, Pool, ReadGuard, Record, Retry, access_leaf};
+use crate::pool::{Leaf, Looked, PartialGuard, Pool, ReadGuard, Record, Retry, Unread, access_leaf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -70,7 +70,7 @@ impl Tree {
             let leaf = match self.leaf_by(pool, Seek::At(key), &mut aside) {
                 Ok(leaf) => leaf,
                 Err(Away::Recorded(found)) => return Ok(found),
-                Err(Away::Partial(leaf)) => return record_of_partial(pool, &leaf, key, aside.missed),
+                Err(Away::Partial(leaf)) => return record_of_partial(pool, &leaf.open(), key, aside.missed),
                 Err(Away::Retry(stop)) => return Err(stop),
             };
             let found = record(&leaf, key)?;
@@ -96,7 +96,7 @@ impl Tree {
                 Ok(leaf) => leaf,
                 Err(Away::Recorded(found)) => return Ok(found.map(|found| Copied::of(found, wanted, value))),
                 Err(Away::Partial(leaf)) => {
-                    return copy_of_partial(pool, &leaf, key, wanted, value, aside.missed);
+                    return copy_of_partial(pool, &leaf.open(), key, wanted, value, aside.missed);
                 }
                 Err(Away::Retry(stop)) => return Err(stop),
             };
@@ -133,7 +133,7 @@ impl Tree {
 /// Why a get does not reach a whole leaf.
 pub(super) enum Away<'p> {
     Recorded(Option<Found>),
-    Partial(PartialGuard<'p>),
+    Partial(Unread<'p>),
     Retry(Retry),
 }
 
@@ -166,7 +166,7 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
         if level == 1
             && let Some(leaf) = partial(self.pool, parent, id)?
         {
-            return Err(Away::Partial(leaf));
+            return Err(Away::Partial(leaf.into_unread()));
         }
         if level == 1
             && let Some(found) = lookup(self.pool, parent, id, self.key)?
@@ -199,7 +199,7 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
                 Leaf::Whole(leaf) => leaf,
                 Leaf::Partial(leaf) => {
                     self.missed = true;
-                    return Err(Away::Partial(leaf));
+                    return Err(Away::Partial(leaf.into_unread()));
                 }
             },
             _ => self.pool.access_in_middle(child, loaded)?,

@@ -87,7 +87,7 @@ fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8], aside: &mut Aside<'p, '_>
                 return Err(dangling(id).into());
             }
             Err(Away::Retry(stop)) => return Err(stop),
-            Err(Away::Partial(leaf)) => return Ok(End::Partial(leaf)),
+            Err(Away::Partial(leaf)) => return Ok(End::Partial(leaf.open())),
             Err(Away::Recorded(found)) => return Ok(End::Recorded(found)),
             Ok(child) => child,
         };

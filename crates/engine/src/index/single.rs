@@ -17,7 +17,7 @@ use super::tree::{Detour, Scratch, Seek, Tree, fetch, looked_in_middle, retry_wr
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::pool::view::View;
-use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, access_leaf};
+use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, Unread, access_leaf};
 use crate::wal::Kind;
 
 #[derive(Clone, Copy, Debug)]
@@ -129,7 +129,7 @@ enum Plan<'a> {
 
 /// Why a descent does not reach a whole leaf.
 enum Away<'p> {
-    Partial(PartialGuard<'p>),
+    Partial(Unread<'p>),
     Retry(Retry),
 }
 
@@ -154,7 +154,7 @@ impl<'p> Detour<'p> for ToChange<'p, '_> {
         if level == 1
             && let Some(leaf) = partial(self.pool, parent, id)?
         {
-            return Err(Away::Partial(leaf));
+            return Err(Away::Partial(leaf.into_unread()));
         }
         Ok(fetch(self.pool, parent, id)?)
     }
@@ -170,7 +170,7 @@ impl<'p> Detour<'p> for ToChange<'p, '_> {
         let child = match level {
             1 => match access_leaf(self.pool, child, loaded)? {
                 pool::Leaf::Whole(leaf) => leaf,
-                pool::Leaf::Partial(leaf) => return Err(Away::Partial(leaf)),
+                pool::Leaf::Partial(leaf) => return Err(Away::Partial(leaf.into_unread())),
             },
             _ => self.pool.access_in_middle(child, loaded)?,
         };
@@ -217,7 +217,7 @@ fn try_single(
 ) -> Result<Attempt, Retry> {
     let leaf = match tree.leaf_by(pool, Seek::At(single.key), &mut ToChange { pool, key: single.key }) {
         Ok(leaf) => Leaf::Whole(leaf),
-        Err(Away::Partial(leaf)) => Leaf::Partial(leaf),
+        Err(Away::Partial(leaf)) => Leaf::Partial(leaf.open()),
         Err(Away::Retry(stop)) => return Err(stop),
     };
     let plan = match &leaf {

@@ -37,6 +37,10 @@ impl<'p> ReadGuard<'p> {
         self.id
     }
 
+    pub(super) fn tiers(&self) -> &'p Tiers {
+        self.tiers
+    }
+
     /// Whether the page is in the middle tier. Tiers cost a hit in DRAM nothing else.
     #[inline(always)]
     pub(crate) fn is_in_middle(&self) -> bool {
