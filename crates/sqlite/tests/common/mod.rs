@@ -67,6 +67,11 @@ fn small(db: Connection) -> Connection {
     db
 }
 
+/// Parameters of a database that is slower than its cache, in counted time.
+///
+/// Otherwise the cache steps aside if its reads happen to take longer.
+pub const SLOW_DISK: &str = "&latency_us=100&time=counted";
+
 /// Expected rows.
 pub type Model = BTreeMap<i64, Vec<u8>>;
 

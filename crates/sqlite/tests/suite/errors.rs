@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::process::Command;
 
 use crate::common::{
-    Folder, Model, SCHEMA, change, check_integrity, content, journal_mode, random, stat, stats,
+    Folder, Model, SCHEMA, SLOW_DISK, change, check_integrity, content, journal_mode, random, stat, stats,
 };
 use rusqlite::{Connection, ErrorCode};
 
@@ -351,7 +351,8 @@ fn a_change_that_another_takes_back_leaves_the_cache() {
         "trap '' XFSZ; exec '{}' --ignored --exact errors::child_cannot_roll_back --nocapture",
         test.display()
     );
-    let child = Command::new("sh").arg("-c").arg(script).env("TERRACE_TEST_URI", folder.uri("")).output();
+    let child =
+        Command::new("sh").arg("-c").arg(script).env("TERRACE_TEST_URI", folder.uri(SLOW_DISK)).output();
     let child = child.expect("a shell");
     let output = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(child.status.success(), "{}{}", output[0], output[1]);
@@ -361,7 +362,7 @@ fn a_change_that_another_takes_back_leaves_the_cache() {
 #[test]
 fn a_byte_that_changes_in_the_cache_is_never_seen() {
     let (folder, seed) = (Folder::new(), 31);
-    let mut db = folder.cached();
+    let mut db = folder.cached_with(SLOW_DISK);
     db.execute_batch(SCHEMA).expect("tables");
     let (mut model, mut random) = (Model::new(), random(seed));
     for _ in 0..30 {

@@ -1,7 +1,7 @@
 //! Databases with and without a cache hold the same rows, in every journal mode.
 
 use crate::common::{
-    Folder, Model, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat,
+    Folder, Model, SCHEMA, SLOW_DISK, Seed, change, check_integrity, content, journal_mode, random, stat,
 };
 use rand::RngExt;
 use rusqlite::Connection;
@@ -62,8 +62,7 @@ fn what_was_read_once_is_a_hit() {
         journal_mode(&db, mode);
         let model = run(&mut db, mode, 7);
         drop(db);
-        // A file in the page cache would be faster than the cache, which would step aside.
-        let db = folder.cached_with("&latency_us=100");
+        let db = folder.cached_with(SLOW_DISK);
         for _ in 0..6 {
             assert_eq!(content(&db).expect("rows"), model);
         }
@@ -77,8 +76,7 @@ fn what_was_read_once_is_a_hit() {
 fn our_own_changes_do_not_empty_the_cache() {
     for mode in ["delete", "wal"] {
         let folder = Folder::new();
-        // A file in the page cache would be faster than the cache, which would step aside.
-        let slow = || folder.cached_with("&latency_us=100");
+        let slow = || folder.cached_with(SLOW_DISK);
         let (mut one, two) = (slow(), slow());
         journal_mode(&one, mode);
         let (mut model, mut random) = (Model::new(), random(3));
