@@ -145,8 +145,9 @@ fn nothing_is_written_after_the_lock_is_given_back() {
             common::builder().directory(Arc::new(directory)).dram(1 << 20).log_max(256 << 10).seed(1);
         let db = builder.open("").unwrap();
         let table = db.create_table("t").unwrap();
+        let opened = watch.writes.load(SeqCst);
         std::thread::scope(|scope| {
-            for thread in 0..2u32 {
+            let writer = |thread: u32| {
                 let (db, table) = (db.clone(), table.clone());
                 let durability = if thread == 0 { Durability::Sync } else { Durability::Buffered };
                 scope.spawn(move || {
@@ -162,14 +163,19 @@ fn nothing_is_written_after_the_lock_is_given_back() {
                             Err(error) => panic!("{error}"),
                         }
                     }
-                });
+                })
+            };
+            let writers = [0, 1].map(writer);
+            // Amid the writes, at another one in each round.
+            while watch.writes.load(SeqCst) < opened + 10 + round
+                && !writers.iter().any(|one| one.is_finished())
+            {
+                std::thread::yield_now();
             }
-            std::thread::sleep(Duration::from_millis(60 + round));
             db.close().unwrap();
             assert!(!watch.locked.load(SeqCst), "closed, and the lock is held");
         });
         std::thread::sleep(Duration::from_millis(20));
-        assert!(watch.writes.load(SeqCst) > 10);
         assert_eq!(
             watch.late.load(SeqCst),
             0,

@@ -105,7 +105,7 @@ fn money_is_neither_made_nor_lost() {
             .collect();
         for way in ["range", "points", "many"] {
             scope.spawn(move || {
-                while !stop.load(SeqCst) {
+                while !stop.load(SeqCst) || checked.load(SeqCst) == 0 {
                     match sum_in_snapshot(db, accounts, way) {
                         Ok(sum) => assert_eq!(sum, TOTAL, "by {way}"),
                         Err(Error::SnapshotTooOld) => continue,
@@ -128,7 +128,6 @@ fn money_is_neither_made_nor_lost() {
     let sum: u64 = accounts.iter().map(|entry| number(Some(entry.unwrap().1))).sum();
     assert_eq!(sum, TOTAL);
     assert_eq!(db.verify().unwrap().errors, []);
-    assert!(checked.load(SeqCst) > 0);
     println!("{} sums, {} conflicts", checked.load(SeqCst), db.stats().conflicts);
 }
 
@@ -351,38 +350,45 @@ fn many_committing_threads_do_not_wait_in_a_circle() {
 
 #[test]
 fn long_transactions_get_through_in_the_end() {
+    const WRITERS: u64 = 2;
     let db = open(2 << 20);
     let table = db.create_table("t").unwrap();
     for n in 0..100u32 {
         table.put(n.to_be_bytes(), 0u64.to_le_bytes()).unwrap();
     }
-    let stop = AtomicBool::new(false);
+    let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        for thread in 0..2 {
-            let (db, table, stop) = (&db, &table, &stop);
+        let _stop = common::Retry(&stop);
+        for thread in 0..WRITERS {
+            let (db, table, stop, commits) = (&db, &table, &stop, &commits);
             scope.spawn(move || {
                 let mut random = SmallRng::seed_from_u64(thread);
                 while !stop.load(SeqCst) {
                     let mut batch = WriteBatch::new();
                     batch.put(table, random.random_range(0..100u32).to_be_bytes(), 1u64.to_le_bytes());
                     db.write(batch, Durability::Buffered).unwrap();
+                    commits.fetch_add(1, SeqCst);
                 }
             });
         }
         for _ in 0..5 {
+            let before = db.stats().alone;
             db.update(|transaction| {
                 let mut sum = 0;
                 for n in 0..100u32 {
                     sum += number(transaction.get(&table, n.to_be_bytes())?);
-                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+                // Without priority there is always a commit that began after the reads.
+                let since = commits.load(SeqCst);
+                while db.stats().alone == before && commits.load(SeqCst) <= since + WRITERS {
+                    std::thread::yield_now();
                 }
                 transaction.put(&table, "sum", sum.to_le_bytes())
             })
             .unwrap();
         }
-        stop.store(true, SeqCst);
     });
-    println!("{:?}", db.stats());
+    assert!(db.stats().alone >= 5, "{:?}", db.stats());
 }
 
 /// Stages of a pair of keys, by single changes: `low` comes, `high` comes, `low` goes, `high` goes.
@@ -521,7 +527,8 @@ fn single_changes_are_seen_in_their_order() {
         for (kind, looks) in looks.iter().enumerate() {
             scope.spawn(move || {
                 for round in 0u64.. {
-                    if stop.load(SeqCst) {
+                    // On a busy machine, snapshots may all be given up before they are read.
+                    if stop.load(SeqCst) && looks.load(SeqCst) > 0 {
                         break;
                     }
                     let pair = round % PAIRS;
@@ -546,7 +553,6 @@ fn single_changes_are_seen_in_their_order() {
         results.into_iter().for_each(|result| result.unwrap());
     });
     println!("looks {looks:?}, {} given up", db.stats().given_up.total());
-    assert!(looks.iter().all(|looks| looks.load(SeqCst) > 0), "{looks:?}");
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
@@ -579,7 +585,9 @@ fn what_a_thread_leaves_behind_is_collected_inline_too() {
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..30u32).for_each(|n| table.put(n.to_be_bytes(), "v").unwrap()));
+        let thread = scope.spawn(|| (0..30u32).for_each(|n| table.put(n.to_be_bytes(), "v").unwrap()));
+        // The scope itself does not wait until the thread has handed over its versions.
+        thread.join().unwrap();
     });
     let before = db.stats().versions_dropped;
     (0..200u32).for_each(|_| table.put("k", "v").unwrap());

@@ -209,7 +209,7 @@ fn threads_commit_side_by_side_and_the_file_follows() {
         }
     });
     let stats = db.stats();
-    assert!(stats.log_filed > 4 * (256 << 10), "the ring went around: {}", stats.log_filed);
+    assert!(stats.log_tail > 4 * (256 << 10), "the ring went around: {}", stats.log_tail);
     assert!(stats.log_flushes < 1500, "{} writes of the log for 4500 commits", stats.log_flushes);
     drop(table);
     db.close().unwrap();
