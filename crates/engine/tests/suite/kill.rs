@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -28,6 +29,8 @@ use super::common;
 
 const THREADS: u64 = 3;
 const KEYS: u64 = 8;
+/// Most commits before a kill.
+const COMMITS_MAX: u32 = 200;
 const CHILD: &str = "TERRACE_KILL_CHILD";
 const CACHE: &str = "TERRACE_KILL_CACHE";
 const TIER: &str = "TERRACE_KILL_TIER";
@@ -198,20 +201,25 @@ fn check(path: &Path, beside: &Beside, ledger: &mut BTreeMap<u64, (u64, u64)>) -
     stats
 }
 
-/// Notes what the child reports until it ends.
+/// Notes what the child reports until it ends, and passes on each acknowledgement.
 fn listen(
     lines: impl Iterator<Item = std::io::Result<String>>,
     ledger: &mut BTreeMap<u64, (u64, u64)>,
+    acknowledged: &Sender<()>,
 ) -> u64 {
     let mut commits = 0;
     for line in lines.map_while(Result::ok) {
         let words: Vec<_> = line.split(' ').collect();
         let [what, thread, number] = words[..] else { continue };
         let (Ok(thread), Ok(number)) = (thread.parse(), number.parse()) else { continue };
-        let Some((acknowledged, begun)) = ledger.get_mut(&thread) else { continue };
+        let Some((last, begun)) = ledger.get_mut(&thread) else { continue };
         match what {
             "b" => *begun = number,
-            "a" => (*acknowledged, commits) = (number, commits + 1),
+            "a" => {
+                (*last, commits) = (number, commits + 1);
+                // The killer waits for the first ones only.
+                let _ = acknowledged.send(());
+            }
             _ => {}
         }
     }
@@ -233,17 +241,23 @@ fn survive_kills(cycles_default: u64, beside: impl FnOnce(&Path) -> Beside) -> V
         let mut child = start(&path, &beside, &ledger);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // One in four is killed during its open, but not during creation.
-        if (beside.cache.is_some() && cycle == 0) || random.random_range(0..4) > 0 {
+        let is_ready = (beside.cache.is_some() && cycle == 0) || random.random_range(0..4) > 0;
+        if is_ready {
             let ready = lines.by_ref().map_while(Result::ok).any(|line| line == "ready");
             assert!(ready, "cycle {cycle}: the child ended before it was killed");
         }
-        let pause = Duration::from_micros(random.random_range(0..300_000));
+        // By its commits, so that a slow machine kills it no earlier.
+        let wanted = if is_ready { random.random_range(0..COMMITS_MAX) } else { 0 };
+        let pause = Duration::from_micros(random.random_range(0..if is_ready { 5000 } else { 300_000 }));
+        let (acknowledged, acknowledgements) = channel();
         let killer = std::thread::spawn(move || {
+            let _ = (0..wanted).try_for_each(|_| acknowledgements.recv());
             std::thread::sleep(pause);
             child.kill().unwrap();
             child.wait().unwrap()
         });
-        commits += listen(lines, &mut ledger);
+        commits += listen(lines, &mut ledger, &acknowledged);
+        drop(acknowledged);
         let status = killer.join().unwrap();
         assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself");
         // Every second life begins with what the kill left; the check then runs on a copy.
