@@ -51,8 +51,7 @@ impl Db {
         };
         // Before the snapshot, so versions pushed in between count.
         let pushed = self.shared.versions.pushed_bytes();
-        let snapshot = Snapshot::new(&self.shared);
-        snapshot.handle().keep(true);
+        let snapshot = Snapshot::kept(&self.shared);
         vacant.insert(Named { handle: Arc::clone(snapshot.handle()), pushed, version_bytes_max });
         Ok(snapshot)
     }

@@ -45,6 +45,11 @@ impl Snapshot {
         Self::of(shared, &Arc::new(shared.snapshots.register(&shared.clock)))
     }
 
+    /// A snapshot that no age limit ends.
+    pub(crate) fn kept(shared: &Arc<Shared>) -> Self {
+        Self::of(shared, &Arc::new(shared.snapshots.register_kept(&shared.clock)))
+    }
+
     pub(crate) fn of(shared: &Arc<Shared>, handle: &Arc<SnapshotHandle>) -> Self {
         Snapshot { shared: Arc::clone(shared), handle: Arc::clone(handle) }
     }

@@ -307,9 +307,8 @@ fn recount(mvcc: &Mvcc, table: &TableState) -> Result<()> {
         table.check()?;
         // No thread draws timestamps now, so the snapshot sees all that the slots count.
         mvcc.clock.wait_visible(mvcc.clock.highest_drawn(), || mvcc.advance())?;
-        let (snapshot, change) = (mvcc.snapshots.register(&mvcc.clock), count.change());
         // Not given up for its age, however long the walk takes.
-        snapshot.keep(true);
+        let (snapshot, change) = (mvcc.snapshots.register_kept(&mvcc.clock), count.change());
         let alone = alone.filter(|_| walk == WALKS);
         let mut scan =
             Scan::new(table.tree, (Bound::Unbounded, Bound::Unbounded), Some(snapshot.timestamp()));

@@ -177,6 +177,15 @@ impl Snapshots {
     }
 
     pub(crate) fn register(self: &Arc<Self>, clock: &Clock) -> SnapshotHandle {
+        self.register_as(clock, false)
+    }
+
+    /// Registers a snapshot that is exempt from the age limit from the start.
+    pub(crate) fn register_kept(self: &Arc<Self>, clock: &Clock) -> SnapshotHandle {
+        self.register_as(clock, true)
+    }
+
+    fn register_as(self: &Arc<Self>, clock: &Clock, kept: bool) -> SnapshotHandle {
         let lower = clock.visible();
         let first = thread_number() as usize;
         let free = (0..SLOTS).map(|n| (first + n) % SLOTS).find(|&n| self.slots[n].take(lower));
@@ -184,6 +193,10 @@ impl Snapshots {
             free.map_or_else(|| Registered::Further(self.take_further(lower)), Registered::Fixed);
         let handle = SnapshotHandle { registry: Arc::clone(self), registered, timestamp: clock.visible() };
         handle.slot().reads_at.store(handle.timestamp.0 + 1, SeqCst);
+        // Before it has an age: a collector may compare that at once.
+        if kept {
+            handle.keep(true);
+        }
         // 64 bits of nanoseconds last 584 years.
         handle.slot().born.store(self.time.elapsed().as_nanos() as u64, SeqCst);
         handle
@@ -338,8 +351,7 @@ mod tests {
         let time = Arc::new(ManualTime::default());
         let clock = Clock::starting_above(Timestamp(3), 16);
         let registry = Snapshots::new(Arc::clone(&time) as Arc<dyn TimeSource>);
-        let kept = registry.register(&clock);
-        kept.keep(true);
+        let kept = registry.register_kept(&clock);
         time.set(Duration::from_secs(61));
         assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 0);
         assert!(!kept.expired());
@@ -353,6 +365,25 @@ mod tests {
         let last = registry.register(&clock);
         assert!(last.give_up() && last.expired());
         assert_eq!(registry.oldest(&clock), clock.visible());
+    }
+
+    /// A collector looks at every moment.
+    #[test]
+    fn a_kept_snapshot_is_exempt_from_the_age_limit_from_the_start() {
+        let clock = Clock::starting_above(Timestamp(3), 16);
+        let registry = Snapshots::new(Arc::new(MonotonicTime::new()));
+        let stop = AtomicBool::new(false);
+        let given_up = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    registry.give_up_older_than(Duration::ZERO);
+                }
+            });
+            let given_up = (0..2000).filter(|_| registry.register_kept(&clock).expired()).count();
+            stop.store(true, SeqCst);
+            given_up
+        });
+        assert_eq!(given_up, 0);
     }
 
     #[test]
