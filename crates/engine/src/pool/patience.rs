@@ -66,18 +66,19 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static STEP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-        static AHEAD: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+        /// The last reading of a clock that only readings move, and their step.
+        static CLOCK: Cell<Option<(Instant, Duration)>> = const { Cell::new(None) };
     }
 
-    /// Advances this thread's clock by `step` at each reading.
+    /// From now on only this thread's readings move its clock, each by `step`; with 0, time does.
     pub(crate) fn hasten(step: Duration) {
-        STEP.set(step);
+        CLOCK.set((!step.is_zero()).then(|| (Instant::now(), step)));
     }
 
     pub(crate) fn now() -> Instant {
-        AHEAD.set(AHEAD.get() + STEP.get());
-        Instant::now() + AHEAD.get()
+        let Some((last, step)) = CLOCK.get() else { return Instant::now() };
+        CLOCK.set(Some((last + step, step)));
+        last + step
     }
 
     #[test]
