@@ -1,13 +1,16 @@
 //! Planted bugs that show in a whole database: each test passes without its bug and fails with it.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::JoinHandle;
 
 use terrace_io::{CallKind, FaultPlan, MemoryDirectory, SimulatedDisk};
 
+use crate::crash::play;
 use crate::planted::{Bug, plant};
-use crate::{Db, Durability, Error, Mode, RecordCache, Transaction, WriteBatch};
+use crate::{Db, Durability, Error, Mode, RecordCache, Table, Transaction, WriteBatch};
 
 fn open(disk: &SimulatedDisk) -> Result<Db, String> {
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
@@ -146,62 +149,49 @@ fn catches_free_restored_value() {
     caught(Bug::FreeRestoredValue, failed_halfway);
 }
 
-const FILLERS: u32 = 10_000;
-
 /// Two transactions each see an empty range and insert into it; only one may commit.
 ///
-/// One writes many other keys first, which leaves time between its validation and its key for the
-/// other.
-fn phantoms(bug: Option<Bug>, rounds: u32) -> Result<(), String> {
-    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(32 << 20).log_max(64 << 20);
-    let db = builder.durability(Durability::Buffered).open("").map_err(text)?;
-    // Keys of the older table are written first.
-    let first = db.create_table("first").map_err(text)?;
+/// The second one validates after the first one has, and before that one's first change.
+fn phantoms(bug: Option<Bug>) -> Result<(), String> {
+    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).seed(1);
+    let db = builder.mode(Mode::Inline).durability(Durability::Buffered).open("").map_err(text)?;
     let range = db.create_table("range").map_err(text)?;
-    let mut committed = 0;
-    for round in 0..rounds {
-        let begin = || {
-            plant(bug);
-            let transaction = db.begin();
-            // If the other is already done, this one does not insert.
-            let seen = transaction.prefix(&range, round.to_be_bytes()).count();
-            (transaction, seen == 0)
-        };
-        let insert = |(transaction, empty): (Transaction, bool), me: u32| {
-            if !empty {
-                return false;
-            }
-            transaction.put(&range, [round, me].map(u32::to_be_bytes).concat(), "").unwrap();
-            transaction.commit().is_ok()
-        };
-        let long = begin();
-        for number in 0..FILLERS {
-            long.0.put(&first, number.to_be_bytes(), "").unwrap();
+    let begin = |db: &Db, range: &Table, me: &str| -> crate::Result<Transaction> {
+        let transaction = db.begin();
+        assert_eq!(transaction.iter(range).count(), 0);
+        transaction.put(range, me, "")?;
+        Ok(transaction)
+    };
+    let first = begin(&db, &range, "first").map_err(text)?;
+    let second: Rc<RefCell<Option<JoinHandle<bool>>>> = Rc::default();
+    let (shared, played) = (db.clone(), Rc::clone(&second));
+    play(Some(Rc::new(move |_| {
+        if played.borrow().is_some() {
+            return;
         }
-        let both = std::thread::scope(|scope| {
-            let short = scope.spawn(|| {
-                let short = begin();
-                // On a busy machine the other is slower.
-                let longest = 150 << (round / 60).min(3);
-                std::thread::sleep(Duration::from_millis(u64::from(round * 5 % longest)));
-                insert(short, 1)
-            });
-            let long = insert(long, 2);
-            let short = short.join().unwrap();
-            committed += u32::from(long || short);
-            long && short
+        let (db, range, records) = (shared.clone(), range.clone(), shared.stats().log_records);
+        let thread = std::thread::spawn(move || {
+            plant(bug);
+            begin(&db, &range, "second").unwrap().commit().is_ok()
         });
-        expect(!both, "two transactions inserted into a range that each had seen empty")?;
-    }
-    expect(committed > 0, "nothing was committed")
+        // It becomes visible after the first one only.
+        while shared.stats().log_records == records && !thread.is_finished() {
+            std::thread::yield_now();
+        }
+        *played.borrow_mut() = Some(thread);
+    })));
+    let first = first.commit().is_ok();
+    play(None);
+    let second =
+        second.take().ok_or("the first transaction made no change")?.join().expect("it panics by itself");
+    expect(first || second, "nothing was committed")?;
+    expect(!(first && second), "two transactions inserted into a range that each had seen empty")
 }
 
 #[test]
 fn catches_no_range_check() {
-    let outcome = phantoms(Some(Bug::NoRangeCheck), 400);
-    plant(None);
-    println!("{:?}", outcome.expect_err("the bug was not noticed"));
-    phantoms(None, 20).expect("the same passes without the bug");
+    println!("{:?}", phantoms(Some(Bug::NoRangeCheck)).expect_err("the bug was not noticed"));
+    phantoms(None).expect("the same passes without the bug");
 }
 
 #[test]
