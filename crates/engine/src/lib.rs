@@ -67,6 +67,8 @@ mod middle;
 pub mod pages;
 mod planted;
 mod pool;
+#[cfg(all(test, loom))]
+mod reached;
 mod recovery;
 mod replacement;
 mod stats;

@@ -277,12 +277,14 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use crate::reached::Reached;
     use loom::sync::Arc;
 
     /// Validated reads have seen both of a writer's words, or neither.
     #[test]
     fn validated_reads_are_whole() {
-        loom::model(|| {
+        let reached = Reached::new(&["latched", "old", "new", "refused"]);
+        loom::model(move || {
             let page = Arc::new((AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)));
             let writer = page.clone();
             let thread = loom::thread::spawn(move || {
@@ -294,25 +296,40 @@ mod loom_tests {
                     latch.release_changed();
                 }
             });
-            let latch = Latch(&page.0);
-            let seen = latch.load();
-            if !seen.is_exclusive() {
-                let first = page.1.load(Ordering::Relaxed);
-                let second = page.2.load(Ordering::Relaxed);
-                if latch.validate(seen) {
-                    assert_eq!(first, second);
-                    assert_eq!(first, seen.version(), "and belongs to the version it was validated against");
+            // A thread, too: loom would not run the writer before the first look of this one.
+            let reader = loom::thread::spawn(move || {
+                let latch = Latch(&page.0);
+                let seen = latch.load();
+                if !seen.is_exclusive() {
+                    let first = page.1.load(Ordering::Relaxed);
+                    let second = page.2.load(Ordering::Relaxed);
+                    if latch.validate(seen) {
+                        assert_eq!(first, second);
+                        assert_eq!(
+                            first,
+                            seen.version(),
+                            "and belongs to the version it was validated against"
+                        );
+                        reached.at(if first == 0 { "old" } else { "new" });
+                    } else {
+                        reached.at("refused");
+                    }
+                } else {
+                    reached.at("latched");
                 }
-            }
+            });
             thread.join().expect("writer");
+            reader.join().expect("reader");
         });
+        reached.check();
     }
 
     /// A copier that sees the dirty bit sees all stores before it. A validated optimistic reader
     /// saw the store after the promotion with its version.
     #[test]
     fn a_promoted_latch_is_exclusive() {
-        loom::model(|| {
+        let reached = Reached::new(&["copies before", "copies after", "kept away", "waits", "old", "new"]);
+        loom::model(move || {
             let page = Arc::new((AtomicU64::new(SHARED_ONE), AtomicU64::new(0), AtomicU64::new(0)));
             let other = page.clone();
             let thread = loom::thread::spawn(move || {
@@ -322,17 +339,22 @@ mod loom_tests {
                     let copied = (other.1.load(Ordering::Relaxed), other.2.load(Ordering::Relaxed));
                     assert!(!dirty || copied == (1, 1), "the copy of a dirty page is whole");
                     assert!(copied.1 == 0 || dirty, "exclusive means alone");
+                    reached.at(if dirty { "copies after" } else { "copies before" });
                     latch.unshare();
+                } else {
+                    reached.at("kept away");
                 }
                 let seen = latch.load();
                 let second = other.2.load(Ordering::Relaxed);
                 if !seen.is_exclusive() && latch.validate(seen) {
                     assert_eq!(second, seen.version());
+                    reached.at(if second == 0 { "old" } else { "new" });
                 }
             });
             let latch = Latch(&page.0);
             page.1.store(1, Ordering::Relaxed);
             while !latch.try_promote() {
+                reached.at("waits");
                 loom::thread::yield_now();
             }
             page.2.store(1, Ordering::Relaxed);
@@ -340,12 +362,14 @@ mod loom_tests {
             latch.release_changed();
             thread.join().expect("copier");
         });
+        reached.check();
     }
 
     /// Of two writers that saw one version, exactly one latches.
     #[test]
     fn one_upgrade_per_version() {
-        loom::model(|| {
+        let reached = Reached::new(&["this one", "the other"]);
+        loom::model(move || {
             let word = Arc::new(AtomicU64::new(0));
             let other = word.clone();
             let thread = loom::thread::spawn(move || {
@@ -363,6 +387,8 @@ mod loom_tests {
             }
             let other_won = thread.join().expect("writer");
             assert!(won ^ other_won, "exactly one of them");
+            reached.at(if won { "this one" } else { "the other" });
         });
+        reached.check();
     }
 }
