@@ -41,6 +41,7 @@ mod images;
 pub(crate) mod inspect;
 pub(crate) mod latch;
 mod line;
+pub(crate) mod line_fault;
 pub(crate) mod lines;
 #[cfg(test)]
 mod node_tests;

@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "pool/backoff",
                 "pool/latch",
                 "pool/line",
+                "pool/line_fault",
                 "pool/patience",
                 "pool/reread",
                 "pool/retry",

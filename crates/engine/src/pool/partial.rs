@@ -16,13 +16,13 @@ use std::ops::Range;
 use super::frames::LineMasks;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
+use super::line_fault::fault;
 use super::page_table::{Entry, Location};
 use super::retry::Retry;
 use super::tier::{Seen, partial};
 use super::tiers::Tiers;
 use super::view::{Racy, View, count_below};
 use crate::ids::PageId;
-use crate::planted::{Bug, planted};
 
 /// Optimistic access to a partial page. Reads count only after `validate`.
 pub(crate) struct PartialGuard<'p> {
@@ -103,21 +103,10 @@ impl<'p> PartialGuard<'p> {
     #[cold]
     fn load(&self, lines: Range<usize>) -> bool {
         let Seen { id, entry, word, frame } = self.page;
-        let latch = entry.latch();
-        if planted(Bug::LoadUnderSharedLatch) && latch.try_share() {
+        let is_partial = || entry.location() == Location::Partial(frame);
+        fault(entry.latch(), word, is_partial, || {
             partial::load(self.tiers.middle_of_frame(), &self.tiers.resident, id, frame, lines);
-            latch.unshare();
-            return true;
-        }
-        if !latch.try_exclusive(word) {
-            return false;
-        }
-        // At this version the page is whole by now, or still partial.
-        if entry.location() == Location::Partial(frame) {
-            partial::load(self.tiers.middle_of_frame(), &self.tiers.resident, id, frame, lines);
-        }
-        latch.release_unchanged();
-        true
+        })
     }
 }
 

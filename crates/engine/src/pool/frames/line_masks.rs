@@ -5,12 +5,17 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU64;
 use terrace_io::Region;
 
 use super::partition::index_of;
 use crate::ids::SizeClass;
+use crate::pool::line_fault;
 
 /// Most lines of a page.
 pub(crate) const LINES_MAX: usize = 256;
@@ -39,19 +44,23 @@ impl LineMasks {
     fn masks(&self, frame: u32) -> (&[AtomicU64], &[AtomicU64]) {
         let words = self.lines.div_ceil(64);
         let at = index_of(frame) as usize * 2 * words * 8;
-        self.region.words(at..at + 2 * words * 8).split_at(words)
+        #[cfg(not(loom))]
+        return self.region.words(at..at + 2 * words * 8).split_at(words);
+        #[cfg(loom)]
+        unreachable!("loom checks masks of its own, not those at {at} of {:?}", self.region);
     }
 
     /// Forgets all lines of `frame`.
     pub(crate) fn clear(&self, frame: u32) {
         let (resident, dirty) = self.masks(frame);
-        resident.iter().chain(dirty).for_each(|word| word.store(0, Relaxed));
+        line_fault::forget(resident);
+        line_fault::forget(dirty);
     }
 
-    /// Whether `line` may be read from `frame`. Acquire pairs with [`LineMasks::set`].
+    /// Whether `line` may be read from `frame`.
     #[inline]
     pub(crate) fn has(&self, frame: u32, line: usize) -> bool {
-        self.masks(frame).0[line / 64].load(Acquire) >> (line % 64) & 1 != 0
+        line_fault::has(self.masks(frame).0, line)
     }
 
     /// Whether `line` differs from the middle copy.
@@ -65,7 +74,7 @@ impl LineMasks {
 
     /// Publishes `line`, whose bytes are in `frame`.
     pub(crate) fn set(&self, frame: u32, line: usize) {
-        self.masks(frame).0[line / 64].fetch_or(1 << (line % 64), Release);
+        line_fault::publish(self.masks(frame).0, line);
     }
 
     /// All lines of a page.

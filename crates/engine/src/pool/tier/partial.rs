@@ -12,6 +12,7 @@ use super::middle::MiddleTier;
 use crate::ids::PageId;
 use crate::planted::{Bug, planted};
 use crate::pool::frames::{Header, LineMasks};
+use crate::pool::line_fault::load_run;
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::resident::Resident;
 
@@ -35,21 +36,10 @@ pub(in crate::pool) fn load(
     for run in masks.absent(frame, lines) {
         let bytes = masks.bytes(run.clone());
         middle.charge_load(below, bytes.clone());
-        if planted(Bug::LineBitBeforeLine) {
-            run.clone().for_each(|line| masks.set(frame, line));
-            while_loading();
-        }
-        resident.frames.copy_part(id, below, frame, bytes);
-        while_loading();
         middle.counts.lines_loaded.fetch_add(run.len() as u64, Relaxed);
-        run.for_each(|line| masks.set(frame, line));
+        let copy = || resident.frames.copy_part(id, below, frame, bytes);
+        load_run(run, copy, |line| masks.set(frame, line));
     }
-}
-
-/// Lets a test act in the middle of a load.
-fn while_loading() {
-    #[cfg(test)]
-    crate::pool::partial_tests::while_loading();
 }
 
 /// Loads all lines that the page lacks, if it is partial.
