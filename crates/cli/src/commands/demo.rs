@@ -338,6 +338,19 @@ fn serve_for(
     plan: &serve::Plan,
     watch: &mut dyn FnMut(u64),
 ) -> Outcome<Served> {
+    let began = Instant::now();
+    let pause = || Some(time.saturating_sub(began.elapsed()).min(TICK)).filter(|pause| !pause.is_zero());
+    serve_while(&pause, store, keys, plan, watch)
+}
+
+/// Serves until `pause` is over: it gives the time until the next call of `watch`.
+fn serve_while(
+    pause: &dyn Fn() -> Option<Duration>,
+    store: &dyn Store,
+    keys: &Keys,
+    plan: &serve::Plan,
+    watch: &mut dyn FnMut(u64),
+) -> Outcome<Served> {
     let stop = AtomicBool::new(false);
     let account = Mutex::new(Ledger::default());
     thread::scope(|scope| {
@@ -349,9 +362,12 @@ fn serve_for(
                 Ok(())
             })
         });
-        let (began, mut before) = (Instant::now(), 0);
-        while began.elapsed() < time && !serving.is_finished() && interrupt::check().is_ok() {
-            thread::sleep(TICK.min(time.saturating_sub(began.elapsed())));
+        let mut before = 0;
+        while let Some(pause) = pause()
+            && !serving.is_finished()
+            && interrupt::check().is_ok()
+        {
+            thread::sleep(pause);
             let now = lock(&account).operations();
             watch(now - before);
             before = now;
@@ -436,6 +452,8 @@ impl Drop for Folder {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use terrace_common::testing::MemoryStore;
 
     use super::*;
@@ -449,12 +467,12 @@ mod tests {
         assert!(records > 1000 && bytes > 1 << 20 && told <= records);
         let keys = Keys::of(&store).unwrap();
         assert_eq!(keys.len(), records);
-        let mut operations = 0;
+        let operations = Cell::new(0);
         let plan = serve::Plan::new(2, 1, 1);
-        let served =
-            serve_for(Duration::from_millis(200), &store, &keys, &plan, &mut |since| operations += since)
-                .unwrap();
-        assert!(served.wrong == 0 && served.verified > 0 && operations > 0);
+        let pause = || (operations.get() < 100).then_some(Duration::from_millis(1));
+        let watch = &mut |since: u64| operations.set(operations.get() + since);
+        let served = serve_while(&pause, &store, &keys, &plan, watch).unwrap();
+        assert!(served.wrong == 0 && served.verified > 0);
         let mut ledger = Ledger::default();
         follow(&b"begin 0 1 1\ncommit 0\nbegin 0 2 1\ncomm"[..], &Mutex::new(&mut ledger)).unwrap();
         assert_eq!(ledger.committed, 1);
