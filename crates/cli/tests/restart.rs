@@ -8,7 +8,7 @@ use serde_json::Value;
 fn lives_are_killed_and_each_restart_has_its_curve() {
     let folder = tempfile::tempdir().unwrap();
     let (store, cache) = (folder.path().join("db"), folder.path().join("cache"));
-    let line = "bench restart --records 3000 --dram 4MiB --seconds 400ms --tick 40ms --threads 1 --json";
+    let line = "bench restart --records 3000 --dram 4MiB --seconds 1s --tick 100ms --threads 1 --json";
     let run = |warmth: &std::path::Path| {
         Command::new(env!("CARGO_BIN_EXE_terrace"))
             .args(line.split(' '))

@@ -52,7 +52,8 @@ fn the_file_becomes_as_short_as_what_is_left_in_it() {
             })
             .unwrap();
         let stats = db.stats();
-        assert_eq!(done.file_bytes_after, stats.file_bytes);
+        // In the background, writing may go on and take space again.
+        assert!(mode == Mode::Background || done.file_bytes_after == stats.file_bytes, "{done:?}, {stats:?}");
         assert!(calls > 1 && done.pages_moved > 0, "{done:?} after {calls} segments");
         let live = stats.live_pages * stats.page_bytes;
         let most = live as f64 * 1.14 + (6 * (64 << 10) + (32 << 10)) as f64;

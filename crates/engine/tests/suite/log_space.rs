@@ -1,7 +1,6 @@
 //! Transactions that take much of the log wait for room, unless they could never fit.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use terrace::{Db, Directory, Durability, Error, Mode, SimulatedDisk, Table, WriteBatch};
 use terrace_io::OpenMode;
@@ -22,7 +21,6 @@ fn open(mode: Mode, log_bytes: u64) -> (SimulatedDisk, Db, Table) {
 fn transactions_of_half_the_log_follow_each_other() {
     for mode in [Mode::Inline, Mode::Background] {
         let (_disk, db, table) = open(mode, 1 << 20);
-        let began = Instant::now();
         for round in 0..30u32 {
             let mut batch = WriteBatch::new();
             for number in 0..250u32 {
@@ -33,7 +31,6 @@ fn transactions_of_half_the_log_follow_each_other() {
                 .unwrap_or_else(|error| panic!("{mode:?}, {round}: {error}"));
         }
         assert_eq!(table.len().unwrap(), 30 * 250);
-        assert!(began.elapsed() < Duration::from_secs(60), "{mode:?}: {:?}", began.elapsed());
     }
 }
 
@@ -106,12 +103,18 @@ fn a_log_that_cannot_grow_is_used_as_it_is() {
         let db = builder.open("").unwrap();
         let table = db.create_table("t").unwrap();
         let length = |name: &str| disk.open(name, OpenMode::Read).unwrap().len();
+        // Room for some segments of the page file, and not for another 2 MiB of log.
+        let make_room = || disk.set_capacity(length("pages.terrace") + length("log.terrace") + MIB);
         for number in 0..12_000u32 {
             if number % 50 == 0 {
-                // Room for some segments of the page file, and not for another 2 MiB of log.
-                disk.set_capacity(length("pages.terrace") + length("log.terrace") + MIB);
+                make_room();
             }
-            table.put(number.wrapping_mul(0x9e37_79b1).to_be_bytes(), [1; 900]).unwrap();
+            let key = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
+            // A checkpoint in the background may want more of the page file in between.
+            while let Err(error) = table.put(key, [1; 900]) {
+                assert!(matches!(error, Error::Full { .. }), "{mode:?}: {error}");
+                make_room();
+            }
         }
         assert!(db.stats().log_tail > 8 * MIB);
         assert_eq!(db.stats().log_capacity, 2 * MIB, "{mode:?}");
