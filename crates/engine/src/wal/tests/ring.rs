@@ -59,7 +59,7 @@ fn acknowledged_records_survive_without_a_write_to_the_file() {
     assert_eq!(recovered(&disk.survivor(1), geometry, FIRST_EPOCH), ((0..100).collect(), wal.tail()));
 }
 
-/// Behind a slow writer, others may file what is complete.
+/// Behind a slow writer, others may file the complete records.
 #[test]
 fn acknowledged_records_of_threads_survive() {
     for seed in 0..10 {
