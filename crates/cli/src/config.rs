@@ -216,7 +216,8 @@ mod tests {
             }
             expanded("", &format!("terrace demo --{flag} 1 --middle=numa:0,1MiB")).unwrap();
             expanded("middle = \"numa:0,1MiB\"", &format!("terrace demo --{flag} 1")).unwrap();
-            expanded(&format!("{flag} = 1"), "terrace demo").unwrap();
+            let value = if flag == "mini-pages" { "true" } else { "1" };
+            expanded(&format!("{flag} = {value}"), "terrace demo").unwrap();
         }
         expanded("", "terrace simulate t.lis --policy=lru").unwrap();
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 const OUTPUT: &[&str] = &["json", "config"];
 const MEMORY: &[&str] = &["dram", "backend", "dram-nodes"];
 const MIDDLE: &[&str] = &["middle"];
-const MIGRATION: &[&str] = &["policy", "admission-queue", "clean-victims", "migrate", "lines"];
+const MIGRATION: &[&str] = &["policy", "admission-queue", "clean-victims", "migrate", "lines", "mini-pages"];
 const CACHE: &[&str] = &["cache", "cache-admission", "cache-eviction", "cache-write-budget", "cache-trust"];
 const LOG_MEMORY: &[&str] = &["log-memory"];
 const COMMITS: &[&str] = &["durability"];

@@ -202,7 +202,8 @@ impl TierArgs {
         let builder = builder.migration(self.migration.into());
         let builder = with(builder, self.middle.middle.clone(), Builder::middle);
         let builder = with(builder, self.migration.migrate, Builder::migrate);
-        with(builder, self.migration.lines, Builder::lines)
+        let builder = with(builder, self.migration.lines, Builder::lines);
+        with(builder, self.migration.mini_pages.then_some(true), Builder::mini_pages)
     }
 }
 

@@ -119,6 +119,9 @@ const PAGE_BYTES_MIN: usize = 4 << 10;
 const CLASS_SHIFT: u32 = 56;
 
 impl PageId {
+    /// In the header of a frame that holds mini pages. No page has this id.
+    pub(crate) const MINI_PAGES: PageId = PageId(u64::MAX);
+
     /// The page of `class` with this `index`, below 2^56.
     #[inline]
     pub fn new(class: SizeClass, index: u64) -> PageId {

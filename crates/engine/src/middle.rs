@@ -11,7 +11,7 @@ use crate::cache::kind_and_bytes;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::migration::{AdmissionQueue, Migration};
-use crate::pool::{FRAMES_MAX, LineMasks, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions, persistent};
+use crate::pool::{FRAMES_MAX, LineMasks, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions, MiniPages, persistent};
 
 /// A memory tier between DRAM and the store, with pages used in place.
 ///
@@ -119,7 +119,7 @@ impl Middle {
     /// # Errors
     /// [`Error::Config`] if no page fits, or more than the maximum number of frames.
     pub(crate) fn options(&self, class: SizeClass, migration: Migration) -> Result<MiddleOptions> {
-        Ok(MiddleOptions { frames: self.frames(class)?, migration, lines: None })
+        Ok(MiddleOptions { frames: self.frames(class)?, migration, lines: None, minis: false })
     }
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn with_room(nodes: &NodeSet, bytes: u64, what: &'static str) -> Resu
 }
 
 /// DRAM bytes for the tier's frame headers, the states of persistent frames, the admission queue,
-/// and the lines of up to `dram_max` bytes of frames of `class`.
+/// and the lines and mini pages of up to `dram_max` bytes of frames of `class`.
 pub(crate) fn bytes_beside(
     options: &MiddleOptions,
     is_persistent: bool,
@@ -154,7 +154,9 @@ pub(crate) fn bytes_beside(
     dram_max: u64,
 ) -> u64 {
     let lines = options.lines.map_or(0, |bytes| {
-        dram_max / class.page_bytes() as u64 * LineMasks::bytes_per_frame(class, bytes as usize)
+        let masks = LineMasks::bytes_per_frame(class, bytes as usize);
+        let minis = if options.minis { MiniPages::BYTES_PER_FRAME } else { 0 };
+        dram_max / class.page_bytes() as u64 * (masks + minis)
     });
     let queue = options.migration.queue_pages(options.frames);
     let queue = queue.map_or(0, |pages| (pages as u64).saturating_mul(AdmissionQueue::BYTES_PER_PAGE));
@@ -169,7 +171,8 @@ pub(crate) fn options_of_environment(class: SizeClass) -> Option<MiddleOptions> 
     let (middle, choice) = defaults.middle?;
     let lines = defaults.lines.filter(|_| defaults.backend == crate::Backend::Frames);
     let options = middle.options(class, choice.into()).unwrap();
-    Some(MiddleOptions { lines: lines.map(|bytes| bytes as u32), ..options })
+    let minis = defaults.minis && lines.is_some_and(|bytes| MiniPages::are_useful(class, bytes as usize));
+    Some(MiddleOptions { lines: lines.map(|bytes| bytes as u32), minis, ..options })
 }
 
 impl fmt::Display for MiddleKind {

@@ -97,6 +97,12 @@ pub(crate) enum Bug {
     DropBelowPartial,
     /// An image has zeros or older bytes for the lines that a partial page lacks.
     ImageOfHalfAPage,
+    /// A mini page is evicted without its changed lines.
+    MiniEvictedUnwritten,
+    /// The log cut does not see changes of mini pages.
+    CutForgetsMini,
+    /// A mini page that gets a frame forgets which lines are dirty.
+    PromotionLosesDirty,
     /// A stale middle copy counts when its page leaves DRAM.
     StaleMiddleCopy,
     /// A freed page can be latched before its record is durable.

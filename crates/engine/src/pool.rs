@@ -44,6 +44,8 @@ mod line;
 pub(crate) mod line_fault;
 pub(crate) mod lines;
 #[cfg(test)]
+mod mini_tests;
+#[cfg(test)]
 mod node_tests;
 pub(crate) mod options;
 pub(crate) mod page_ids;
@@ -87,7 +89,7 @@ pub(crate) use cost::frame_bytes;
 pub(crate) use cost::{MIDDLE_FRAME_BYTES_BESIDE, VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
 pub(crate) use frames::partition::FRAMES_MAX;
 pub(crate) use frames::residency::table_bytes_per_page;
-pub(crate) use frames::{LINES_MAX, LineMasks, NodeOptions, ReadReason};
+pub(crate) use frames::{LINES_MAX, LineMasks, MiniPages, NodeOptions, ReadReason};
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;

@@ -95,6 +95,8 @@ pub struct Experiment {
     pub replacement: Replacement,
     /// Bytes of the lines that a point read loads from the middle tier; 0 for whole pages.
     pub lines: u64,
+    /// Whether pages of which few lines are wanted are mini pages.
+    pub mini_pages: bool,
     pub page_bytes: u64,
     pub records: u64,
     pub value_bytes: usize,
@@ -319,7 +321,8 @@ impl Experiment {
             None => builder.no_middle(),
             Some((profile, bytes)) => {
                 let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
-                builder.middle(middle).lines(self.lines).simulated_time(Time::Virtual(Arc::clone(time)))
+                let builder = builder.middle(middle).lines(self.lines).mini_pages(self.mini_pages);
+                builder.simulated_time(Time::Virtual(Arc::clone(time)))
             }
         };
         if let Some((profile, bytes)) = &self.log.memory {
@@ -563,6 +566,7 @@ mod tests {
             migration: Choice::Eager.into(),
             replacement: Replacement::default(),
             lines: 0,
+            mini_pages: false,
             page_bytes: 16 << 10,
             records: 8000,
             value_bytes: 1000,

@@ -10,7 +10,8 @@ use super::{
 const MIDDLE: &str = "TERRACE_MIDDLE";
 
 /// Flags that require a middle tier.
-pub const OF_MIDDLE: [&str; 5] = ["policy", "admission-queue", "clean-victims", "migrate", "lines"];
+pub const OF_MIDDLE: [&str; 6] =
+    ["policy", "admission-queue", "clean-victims", "migrate", "lines", "mini-pages"];
 
 /// Whether the environment sets a middle tier.
 pub fn is_middle_in_environment() -> bool {
@@ -81,7 +82,7 @@ mod tests {
              --cache-write-budget=50GiB --cache-trust=synced"
                 .to_owned(),
             "--middle=simulated:optane,1.5GiB --policy=.1,.1,.5,1 --admission-queue=7 --clean-victims=always \
-             --migrate=copy --lines=off --dram=64MiB --backend=mapped --replacement=fifo-paper --dram-nodes=0,2 --page-size=16KiB \
+             --migrate=copy --lines=off --mini-pages --dram=64MiB --backend=mapped --replacement=fifo-paper --dram-nodes=0,2 --page-size=16KiB \
              --value-page-size=1MiB --compression=lz4 --log-max=1GiB --record-cache=40 --durability=buffered --seed=9 \
              --log-memory=shm:/dev/shm/ring,1MiB"
                 .to_owned(),

@@ -27,6 +27,10 @@ pub struct MigrationArgs {
     /// 128, 256 or 512 [default: off, or $TERRACE_LINES]
     #[arg(long, value_name = "BYTES", value_parser = lines)]
     pub lines: Option<u64>,
+    /// Keep pages of which at most 16 lines are wanted in mini pages, several to a DRAM frame;
+    /// needs --lines [default: as $TERRACE_LINES says]
+    #[arg(long)]
+    pub mini_pages: bool,
 }
 
 /// Parses bytes of a line; 0 for none.
@@ -41,7 +45,8 @@ fn lines(text: &str) -> Result<u64, String> {
 impl From<MigrationArgs> for Migration {
     fn from(args: MigrationArgs) -> Migration {
         // The builder takes the way of migration and the lines by themselves.
-        let MigrationArgs { policy, admission_queue, clean_victims, migrate: _, lines: _ } = args;
+        let MigrationArgs { policy, admission_queue, clean_victims, migrate: _, lines: _, mini_pages: _ } =
+            args;
         Migration { policy, clean_victims, admission_queue }
     }
 }
@@ -55,7 +60,7 @@ impl From<Choice> for MigrationArgs {
 impl MigrationArgs {
     /// The flags that give another process the same settings.
     pub(super) fn flags(&self) -> Vec<String> {
-        let MigrationArgs { policy, admission_queue, clean_victims, migrate, lines } = self;
+        let MigrationArgs { policy, admission_queue, clean_victims, migrate, lines, mini_pages } = self;
         let mut flags = Vec::new();
         flags.extend(policy.map(|policy| format!("--policy={policy}")));
         flags.extend(admission_queue.map(|pages| format!("--admission-queue={pages}")));
@@ -65,6 +70,7 @@ impl MigrationArgs {
             0 => "--lines=off".to_owned(),
             bytes => format!("--lines={bytes}"),
         }));
+        flags.extend(mini_pages.then(|| "--mini-pages".to_owned()));
         flags
     }
 }

@@ -1,5 +1,7 @@
 //! Back end and middle tier of builders that set none.
 
+use std::num::ParseIntError;
+
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::middle::Middle;
@@ -8,6 +10,8 @@ use crate::migration::Choice;
 const BACKEND: &str = "TERRACE_BACKEND";
 const MIDDLE: &str = "TERRACE_MIDDLE";
 const LINES: &str = "TERRACE_LINES";
+/// Follows the bytes of a line.
+const MINI: &str = ",mini";
 
 /// Values of settings that a builder was not given.
 #[derive(Clone, Debug)]
@@ -15,12 +19,13 @@ pub(crate) struct Defaults {
     pub(crate) backend: Backend,
     pub(crate) middle: Option<(Middle, Choice)>,
     pub(crate) lines: Option<u64>,
+    pub(crate) minis: bool,
 }
 
 impl Default for Defaults {
     #[cfg(not(test))]
     fn default() -> Defaults {
-        Defaults { backend: Backend::default(), middle: None, lines: None }
+        Defaults { backend: Backend::default(), middle: None, lines: None, minis: false }
     }
 
     /// CI also runs the unit tests over mapped pages and over three tiers.
@@ -31,7 +36,8 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    /// Reads `TERRACE_BACKEND`, such as `mapped`, `TERRACE_LINES`, in bytes, and `TERRACE_MIDDLE`.
+    /// Reads `TERRACE_BACKEND`, such as `mapped`, `TERRACE_LINES`, in bytes with `,mini` for mini
+    /// pages, and `TERRACE_MIDDLE`.
     ///
     /// The last one has kind, size and an optional policy: `simulated:dram,1MiB,.5,.5,.5,.5`.
     ///
@@ -42,9 +48,10 @@ impl Defaults {
         let backend = variable(BACKEND).map(|name| name.parse().map_err(|error| wrong(BACKEND, error)));
         let middle = variable(MIDDLE).map(|text| tier(&text).map_err(|error| wrong(MIDDLE, error)));
         let lines = variable(LINES)
-            .map(|text| text.parse().map_err(|error| wrong(LINES, format!("{text}, bytes: {error}"))));
+            .map(|text| lines_of(&text).map_err(|error| wrong(LINES, format!("{text}, bytes: {error}"))));
         let (middle, lines) = (middle.transpose()?, lines.transpose()?);
-        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), middle, lines })
+        let (lines, minis) = lines.map_or((None, false), |(bytes, minis)| (Some(bytes), minis));
+        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), middle, lines, minis })
     }
 }
 
@@ -52,6 +59,12 @@ fn tier(text: &str) -> Result<(Middle, Choice), String> {
     let at = text.match_indices(',').nth(1).map_or(text.len(), |(at, _)| at);
     let choice = text.get(at + 1..).map_or(Ok(Choice::default()), str::parse)?;
     Ok((text[..at].parse()?, choice))
+}
+
+/// Bytes of a line, and whether there are mini pages.
+fn lines_of(text: &str) -> Result<(u64, bool), ParseIntError> {
+    let bytes = text.strip_suffix(MINI);
+    Ok((bytes.unwrap_or(text).parse()?, bytes.is_some()))
 }
 
 #[cfg(test)]
@@ -77,14 +90,19 @@ mod tests {
         let (middle, choice) = of(MIDDLE, "simulated:dram,1MiB,.5,.5,.5,.5").unwrap().middle.unwrap();
         assert_eq!((middle.bytes(), choice), (1 << 20, ".5,.5,.5,.5".parse().unwrap()));
         assert_eq!(of(MIDDLE, "simulated:dram,1MiB").unwrap().middle.unwrap().1, Choice::default());
-        assert_eq!(of(LINES, "64").unwrap().lines, Some(64));
+        let lines = |value| of(LINES, value).map(|found| (found.lines, found.minis)).unwrap();
+        assert_eq!([lines("64"), lines("256,mini")], [(Some(64), false), (Some(256), true)]);
     }
 
     #[test]
     fn a_wrong_value_is_refused_with_its_variable() {
-        for (name, value) in
-            [(BACKEND, "neither"), (MIDDLE, "simulated:dram"), (MIDDLE, "numa:0,1MiB,5"), (LINES, "sixty")]
-        {
+        for (name, value) in [
+            (BACKEND, "neither"),
+            (MIDDLE, "simulated:dram"),
+            (MIDDLE, "numa:0,1MiB,5"),
+            (LINES, "sixty"),
+            (LINES, "64,maxi"),
+        ] {
             let refused = of(name, value).unwrap_err().to_string();
             assert!(refused.contains(name), "{refused}");
         }

@@ -12,7 +12,7 @@ use crate::ids::SizeClass;
 use crate::middle::{Middle, MiddleKind, nodes_of, with_room};
 use crate::migration::{Choice, CleanVictims, Migration};
 use crate::pool::persistent::PersistentSource;
-use crate::pool::{LINES_MAX, MiddleOptions, NodeOptions};
+use crate::pool::{LINES_MAX, MiddleOptions, MiniPages, NodeOptions};
 
 /// File of a simulated persistent middle tier, in the database's directory.
 const MIDDLE: &str = "middle.terrace";
@@ -128,6 +128,48 @@ impl Builder {
         }
     }
 
+    /// Keeps pages of which point reads want at most 16 lines in mini pages, several to a frame.
+    ///
+    /// More pages then have their hot lines in DRAM. A page that needs more lines gets a frame.
+    /// Requires [`Builder::lines`], and pages and lines such that a frame has room for two mini
+    /// pages; otherwise [`Builder::open`] fails with [`crate::Error::Config`]. Default: that of
+    /// [`Builder::defaults_from`], else false.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let builder = Db::builder().directory(directory).dram(4 << 20).page_size(16 << 10);
+    /// let builder = builder.middle("simulated:dram,8MiB".parse()?).lines(64);
+    /// let db = builder.mini_pages(true).open("")?;
+    /// assert_eq!(db.stats().middle.unwrap().promoted_mini, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mini_pages(mut self, mini_pages: bool) -> Self {
+        self.minis = Some(mini_pages);
+        self
+    }
+
+    /// Whether there are mini pages of `class`, with `lines` bytes a line.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the reason, unless they are a default.
+    fn has_minis(&self, class: SizeClass, lines: Option<u32>) -> Result<bool> {
+        let why = match lines {
+            _ if !self.minis.unwrap_or(self.defaults.minis) => return Ok(false),
+            Some(bytes) if MiniPages::are_useful(class, bytes as usize) => return Ok(true),
+            Some(bytes) => {
+                let page_bytes = class.page_bytes();
+                format!("a frame of {page_bytes} bytes has no room for two with lines of {bytes} bytes")
+            }
+            None => "they hold lines, and pages are whole".to_owned(),
+        };
+        match self.minis {
+            Some(_) => Err(Error::Config(format!("mini pages: {why}"))),
+            None => Ok(false),
+        }
+    }
+
     /// Interleaves DRAM frames over NUMA nodes, page by page.
     ///
     /// The nodes are preferred when memory is first touched. [`Builder::open`] fails if they lack
@@ -198,6 +240,7 @@ impl Builder {
     /// Pool options of the middle tier for pages of `class`.
     pub(crate) fn middle_options(&self, class: SizeClass) -> Result<Option<MiddleOptions>> {
         let lines = self.line_bytes(class)?;
+        let minis = self.has_minis(class, lines)?;
         let (middle, choice) = match &self.middle {
             Some(middle) => (middle.clone(), Choice::default()),
             None if self.no_middle => return Ok(None),
@@ -207,7 +250,7 @@ impl Builder {
             },
         };
         let options = middle.options(class, self.migration.or_policy(choice))?;
-        Ok(Some(MiddleOptions { lines, ..options }))
+        Ok(Some(MiddleOptions { lines, minis, ..options }))
     }
 
     fn middle_or_default(&self) -> Option<&Middle> {

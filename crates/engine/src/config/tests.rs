@@ -154,6 +154,30 @@ fn lines_are_refused_where_they_cannot_be() {
 }
 
 #[test]
+fn mini_pages_are_refused_where_they_hold_no_lines() {
+    let open = |page_bytes: u64, lines: u64| {
+        let directory = Arc::new(terrace_io::MemoryDirectory::new());
+        let builder = Builder::default().directory(directory).dram(4 << 20).backend(Backend::Frames);
+        let builder =
+            builder.middle("simulated:dram,1MiB".parse().unwrap()).page_size(page_bytes).lines(lines);
+        builder.clone().mini_pages(true).open("").map_or_else(
+            |refused| {
+                let defaults = Defaults { minis: true, ..Defaults::default() };
+                let db = Builder { defaults, ..builder }.open("").unwrap();
+                assert!(db.shared.pool.frames.minis.is_none());
+                refused.to_string()
+            },
+            |db| format!("opened, {}", db.shared.pool.frames.minis.is_some()),
+        )
+    };
+    assert_eq!([open(4096, 64), open(16 << 10, 256)], ["opened, true"; 2]);
+    assert!(open(4096, 0).contains("mini pages: they hold lines"), "{}", open(4096, 0));
+    let said = open(4096, 128);
+    assert!(said.contains("a frame of 4096 bytes has no room for two with lines of 128 bytes"), "{said}");
+    assert!(open(16 << 10, 512).contains("no room for two"));
+}
+
+#[test]
 fn a_middle_tier_beyond_its_node_is_refused_for_the_node() {
     let directory = std::sync::Arc::new(crate::MemoryDirectory::new());
     let builder = Builder::default().directory(directory).dram(4 << 20);

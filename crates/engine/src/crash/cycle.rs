@@ -104,6 +104,7 @@ impl Plan {
                 admission_queue: [None, None, Some(8)][random.below(3)],
             },
             lines: (seed % 2 == 1 && matches!(Backend::of_environment(), Ok(Backend::Frames))).then_some(64),
+            minis: seed % 4 == 1,
         });
         plan
     }

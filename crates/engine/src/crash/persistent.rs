@@ -48,7 +48,7 @@ fn sizes(frames: u32) -> Sizes {
         admission_queue: None,
     };
     Sizes {
-        middle: Some(MiddleOptions { frames, migration, lines: None }),
+        middle: Some(MiddleOptions { frames, migration, lines: None, minis: false }),
         persistent: true,
         log_capacity: 256 << 10,
         ..SIZES

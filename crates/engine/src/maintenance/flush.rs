@@ -17,7 +17,6 @@ use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::pool::page_table::{Entry, Location};
-use crate::pool::partition::class_of;
 use crate::pool::resident::blocks_granted;
 use crate::pool::resident::class_of_page;
 use crate::pool::view::View;
@@ -110,7 +109,7 @@ impl Flush {
                 let whole = copy.1.unwrap_or(frame);
                 self.pool.charge_page(whole, Direction::Read).map(Charge::finish);
                 let level = frames.view(id, whole).u8(page::LEVEL_AT);
-                let page_bytes = class_of(frame).page_bytes();
+                let page_bytes = class_of_page(id).page_bytes();
                 let slot = &mut round_state.staging.bytes[at..at + page_bytes];
                 let bytes = if image::wants_compression(level) && image::can_shrink(page_bytes) {
                     frames.copy_whole(id, copy, round_state.staging.packer.page(page_bytes));

@@ -17,7 +17,7 @@ use super::replacement::{FrameReservation, Waits};
 use super::resident::class_of_page;
 use super::retry::Retry;
 use super::tier::migration::{Access, Path};
-use super::tier::{MiddleTier, Rising};
+use super::tier::{MiddleTier, RESTARTS_MAX, Rising, operation};
 use super::view::View;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, PageId, SizeClass};
@@ -189,9 +189,12 @@ impl Pool {
         if page.word.is_claimed() || page.word.is_dirty() && self.requests.is_short_of_room() {
             return Ok(Promotion::Refused);
         }
-        let Some(to) = self.take_frame_now(middle.class.into(), page.id)? else {
-            return Ok(Promotion::Refused);
+        let mini = if partial { take_mini(self, page.id)? } else { None };
+        let to = match mini {
+            Some(mini) => Some(mini),
+            None => self.take_frame_now(middle.class.into(), page.id)?,
         };
+        let Some(to) = to else { return Ok(Promotion::Refused) };
         let rising = Rising { page, access, to, partial };
         Ok(match middle.promote(&self.tiers.resident, &self.tiers.replacer, &rising) {
             Some(seen) => Promotion::Done(ReadGuard::new(&self.tiers, page.id, page.entry, seen, to)),
@@ -334,6 +337,26 @@ pub(crate) fn access_leaf<'p>(pool: &'p Pool, guard: ReadGuard<'p>, loaded: bool
         true => Leaf::Partial(PartialGuard::new(&pool.tiers, guard)),
         false => Leaf::Whole(guard),
     })
+}
+
+/// Takes a mini page for `id`, if pages may be mini and that needs no wait. Without a maintenance
+/// thread it writes pages, so the caller holds no latch.
+///
+/// An operation that could get no frame for a seventeenth line asks for the frame first.
+fn take_mini(pool: &Pool, id: PageId) -> Result<Option<u32>> {
+    let Some(minis) = pool.frames.minis.as_ref().filter(|_| operation::current().restarts <= RESTARTS_MAX)
+    else {
+        return Ok(None);
+    };
+    if let Some(mini) = pool.frames.take_mini() {
+        return Ok(Some(mini));
+    }
+    if pool.tiers.free_minis(minis.class().into()) {
+        return Ok(pool.frames.take_mini());
+    }
+    let Some(frame) = pool.take_frame_now(minis.class().into(), id)? else { return Ok(None) };
+    pool.tiers.hold_minis(frame);
+    Ok(pool.frames.take_mini())
 }
 
 /// `partial`: a promotion leaves out the lines.

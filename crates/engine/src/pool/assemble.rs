@@ -24,7 +24,7 @@ use super::resident::Resident;
 use super::resize::Resizing;
 use super::retry::Mode;
 use super::stats::PoolStats;
-use super::tier::MiddleTier;
+use super::tier::{MiddleOptions, MiddleTier};
 use super::tiers::Tiers;
 use super::verify_marks::MarksSlot;
 use crate::error::{Error, Result};
@@ -75,9 +75,11 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
         .map_err(memory(bytes_max))?
         .on_nodes(&options.tiers.nodes, class)
         .map_err(memory(options.frame_bytes))?;
-    let frames = match options.tiers.middle.as_ref().and_then(|middle| middle.lines) {
-        Some(bytes) => frames.with_lines(class, bytes as usize).map_err(memory(options.frame_bytes))?,
-        None => frames,
+    let frames = match options.tiers.middle {
+        Some(MiddleOptions { lines: Some(bytes), minis, .. }) => {
+            frames.with_lines(class, bytes as usize, minis).map_err(memory(options.frame_bytes))?
+        }
+        _ => frames,
     };
     let frames = match found.persistent {
         Some(persistent) => frames.over(persistent).map_err(refused("the middle tier", 0))?,

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::budget::FrameBudget;
 use super::buffer_pool::Pool;
-use super::frames::Queue;
+use super::frames::{Header, MiniPages, Queue};
 use super::page_table::Location;
-use super::partition::{ByPartition, Partition, is_middle, partition_index_of};
+use super::partition::{ByPartition, Partition, is_middle, is_mini, partition_index_of};
 use super::replacement::fifo::Entry as InLine;
 use super::resident::{blocks_granted, class_of_page};
 use crate::backend::Backend;
@@ -39,15 +39,18 @@ impl Pool {
         };
         let mut unwritten = 0;
         let mut in_frames: ByPartition<u64> = [0; _];
-        let mut misplaced = Vec::new();
+        let (mut misplaced, mut mini_pages) = (Vec::new(), 0);
         for id in self.page_ids() {
             let state = durable_state(id);
             own(state.extent(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
             let in_frame = entry.location().frame().is_some();
             if let Some(frame) = entry.location().frame() {
-                if self.frames.has(frame) {
-                    in_frames[partition_index_of(frame)] += 1;
+                if is_mini(frame) || self.frames.has(frame) {
+                    match is_mini(frame) {
+                        true => mini_pages += 1,
+                        false => in_frames[partition_index_of(frame)] += 1,
+                    }
                     let below = self.audit_copies(id, frame, &mut misplaced);
                     in_frames[Partition::middle(class_of_page(id)).index()] += u64::from(below);
                 } else {
@@ -58,6 +61,7 @@ impl Pool {
             let is_granted = !state.has_image() && (in_frame || state.is_allocated());
             unwritten += if is_granted { blocks_granted(id) } else { 0 };
         }
+        in_frames[Partition::from(self.class()).index()] += self.audit_minis(mini_pages, &mut misplaced);
         parts.into_iter().for_each(|(extent, name)| own(extent, name));
         faults.append(&mut misplaced);
         self.audit_space(owners.keys().copied(), unwritten, &mut faults);
@@ -71,8 +75,9 @@ impl Pool {
             self.audit_memory(class, in_frames, &mut faults);
         }
         let copies = self.middle_stats().map_or(0, |middle| middle.copies);
-        let both =
-            self.frames.all().filter(|&frame| self.frames.header(frame).middle_copy().is_some()).count();
+        let has_copy = |header: &Header<'_>| header.middle_copy().is_some();
+        let mut both = self.frames.all().map(|frame| self.frames.header(frame)).filter(has_copy).count();
+        self.frames.for_each_mini(|header| both += usize::from(has_copy(&header)));
         if copies != both as u64 {
             faults.push(format!("{copies} pages are counted that have two copies, and {both} have"));
         }
@@ -126,21 +131,43 @@ impl Pool {
         if !lower.rec_lsn().is_none() {
             faults.push(format!("the copy of page {id} in frame {below} holds the log back"));
         }
-        let word = |frame: u32, index: usize| self.frames.words(id, frame)[index].load(Relaxed);
-        // Or has changed.
-        let lacks = |index: usize| match &self.frames.lines {
-            Some(lines) if is_partial => {
-                let is_clean = |line| lines.has(frame, line) && !lines.is_dirty(frame, line);
-                !lines.of(index * 8, 8).all(is_clean)
+        let is_equal = match is_partial {
+            true => self.clean_lines_are_equal(id, frame, below),
+            false => {
+                let (upper, lower) = (self.frames.words(id, frame), self.frames.words(id, below));
+                upper.iter().zip(lower).all(|(upper, lower)| upper.load(Relaxed) == lower.load(Relaxed))
             }
-            _ => false,
         };
-        let is_equal =
-            (0..id.page_bytes() / 8).all(|index| lacks(index) || word(frame, index) == word(below, index));
         if (is_partial || lower.equal_at() == entry.latch().load().version()) && !is_equal {
             faults.push(format!("the copies of page {id} in frames {frame} and {below} are not equal"));
         }
         true
+    }
+
+    /// Whether the resident lines of a partial page that are not dirty equal its middle copy.
+    fn clean_lines_are_equal(&self, id: PageId, frame: u32, below: u32) -> bool {
+        let (page, lower) = (self.frames.partial_page(id, frame), self.frames.words(id, below));
+        page.numbers().filter(|&line| !page.is_dirty(line)).all(|line| {
+            let words = page.line(line).unwrap_or_default().iter();
+            words
+                .zip(&lower[page.words_of(line)])
+                .all(|(one, other)| one.load(Relaxed) == other.load(Relaxed))
+        })
+    }
+
+    /// Checks that the slots in use are those of `pages` mini pages. Returns the frames that hold
+    /// mini pages.
+    fn audit_minis(&self, pages: u64, faults: &mut Vec<String>) -> u64 {
+        let (used, known) = self.frames.minis.as_ref().map_or((0, 0), MiniPages::used);
+        if used != pages {
+            faults.push(format!("{used} slots of mini pages are used, by {pages} pages"));
+        }
+        let holds = |frame: &u32| self.frames.header(*frame).page() == PageId::MINI_PAGES;
+        let frames = self.frames.all().filter(holds).count() as u64;
+        if frames != known {
+            faults.push(format!("{frames} frames say that they hold mini pages, {known} do"));
+        }
+        known
     }
 
     /// Checks the frames of `partition`. Each is free, lent to records, or one of `in_frames` that

@@ -17,18 +17,19 @@ use terrace_cache::Cached;
 use terrace_io::BlockDevice;
 
 use super::backoff::Backoff;
+use super::frames::partition::is_mini;
 use super::guard::{ReadGuard, WriteGuard};
 use super::images::Images;
 use super::latch::Word;
 use super::page_ids::{PageIds, id_count_below, ids_below};
 use super::page_table::{Entry, Location};
-use super::partial::make_whole;
+use super::partial::{make_whole, widen};
 use super::record_cache::{Looked, Record, Records, Source};
 use super::resident::class_of_page;
 use super::resize::{Resizer, Resizing};
 use super::retry::{Mode, Retry};
 use super::tier::migration::Access;
-use super::tier::operation;
+use super::tier::{Seen, operation};
 use super::tiers::Tiers;
 use super::verify_marks::{MarksSlot, VerifyMarks};
 use crate::config::PageSizes;
@@ -188,6 +189,13 @@ impl Pool {
             }
             match entry.location() {
                 Location::Frame(_) => return Ok(false),
+                Location::Partial(frame) if is_mini(frame) => {
+                    // It has no room for all lines.
+                    let to = self.take_frame(class_of_page(id), id)?;
+                    if !widen(&self.tiers, Seen { id, entry, word: seen, frame }, to) {
+                        self.wait_latched(&mut backoff);
+                    }
+                }
                 Location::Partial(_) if make_whole(&self.tiers, id, entry, seen) => return Ok(false),
                 Location::Partial(_) => self.wait_latched(&mut backoff),
                 Location::Nowhere if entry.latch().validate(seen) => return Err(Retry::Missing(id)),

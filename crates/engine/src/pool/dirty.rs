@@ -1,10 +1,11 @@
 //! Dirty pages: ahead of the sweep, or holding the cut back.
 
-use super::frames::Queue;
 use super::frames::partition::Partition;
+use super::frames::{Header, Queue};
 use super::replacement::queues;
 use super::tiers::Tiers;
 use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
 
 /// Share of the frames ahead of the sweep, as a divisor.
 const AHEAD_SHARE: u32 = 8;
@@ -53,25 +54,30 @@ impl Tiers {
     pub(crate) fn pages_dirty_before(&self, target: Lsn) -> Vec<PageId> {
         // A page that moved between frames meanwhile would be missed.
         let moving = self.middle.as_ref().map(|middle| middle.moving.write());
-        let mut due: Vec<PageId> = self
-            .frames
-            .all()
-            .map(|frame| self.frames.header(frame))
-            .filter(|header| !header.rec_lsn().is_none() && header.rec_lsn() < target)
-            .map(|header| header.page())
-            .filter(|page| !page.is_none())
-            .collect();
+        let mut due: Vec<PageId> = Vec::new();
+        let mut note = |header: Header<'_>| {
+            let is_due = !header.rec_lsn().is_none() && header.rec_lsn() < target;
+            due.extend(Some(header.page()).filter(|page| is_due && !page.is_none()));
+        };
+        self.frames.all().for_each(|frame| note(self.frames.header(frame)));
+        self.frames.for_each_mini(note);
         drop(moving);
         due.sort_unstable();
         due
     }
 
-    /// The lowest recLSN of all frames.
+    /// The lowest recLSN of all frames and mini pages.
     pub(crate) fn oldest_rec_lsn(&self) -> Option<Lsn> {
         // As in `pages_dirty_before`.
         let moving = self.middle.as_ref().map(|middle| middle.moving.write());
         let recoveries = self.frames.all().map(|frame| self.frames.header(frame).rec_lsn());
-        let oldest = recoveries.filter(|recovery| !recovery.is_none()).min();
+        let mut oldest = recoveries.filter(|recovery| !recovery.is_none()).min();
+        if !planted(Bug::CutForgetsMini) {
+            self.frames.for_each_mini(|header| {
+                let recovery = Some(header.rec_lsn()).filter(|recovery| !recovery.is_none());
+                oldest = oldest.into_iter().chain(recovery).min();
+            });
+        }
         drop(moving);
         oldest
     }

@@ -21,17 +21,18 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::MutexGuard;
 
-use super::frames::partition::{PageFrame, Partition, Tier, is_middle};
-use super::frames::{Queue, ReadReason};
+use super::frames::partition::{PageFrame, Partition, Tier, index_of, is_middle, partition_of};
+use super::frames::{MiniPages, Queue, ReadReason};
 use super::latch::Word;
 use super::page_table::{Entry, Location};
-use super::replacement::queues::Queues;
+use super::replacement::queues::{COUNT_MAX, Queues};
 use super::replacement::victim::{Evicted, Leaving, Look, To};
 use super::replacement::{BATCH, FreeFrames, Sweep};
 use super::resident::class_of_page;
 use super::tier::migration::Path;
+use super::tier::{Seen, partial};
 use super::tiers::Tiers;
-use crate::ids::{PageId, SizeClass};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +54,7 @@ impl Tiers {
             self.replacer.wait_for_chunk(&mut free);
         }
         if !self.has_free(&mut free) {
-            self.refill(partition, &mut free, 1);
+            self.refill(partition, &mut free, 1, false);
             dirty = free.queues.len(Queue::Dirty);
             // With one clean frame among dirty ones, a thread that needs two pages would evict each
             // for the other forever.
@@ -84,7 +85,7 @@ impl Tiers {
         let mut dirty = 0;
         // While another thread has memory put behind frames, pages need not go for them.
         if !self.has_free(&mut free) && !free.is_backing {
-            self.refill(partition, &mut free, wanted - before);
+            self.refill(partition, &mut free, wanted - before, false);
             dirty = free.queues.len(Queue::Dirty);
         }
         let from = free.list.len().saturating_sub(wanted - before);
@@ -132,14 +133,42 @@ impl Tiers {
         }
     }
 
-    /// Evicts pages to complete a batch, or at least `needed` ones.
-    fn refill(&self, partition: Partition, free: &mut MutexGuard<'_, FreeFrames>, needed: usize) {
+    /// Makes `frame` hold mini pages.
+    pub(super) fn hold_minis(&self, frame: u32) {
+        let Some(minis) = self.frames.minis.as_ref().filter(|minis| minis.may_hold(frame)) else {
+            return self.give_frame(frame);
+        };
+        let (header, mut free) = (self.frames.header(frame), self.replacer.free(minis.class()).lock());
+        free.queues.enter_main(&self.frames, frame, 0);
+        header.set_rec_lsn(Lsn::NONE);
+        header.set_read_reason(None);
+        header.set_page(PageId::MINI_PAGES);
+        minis.begin(frame);
+    }
+
+    /// Evicts pages until a mini page or a frame is free; whether it is a mini page.
+    pub(super) fn free_minis(&self, partition: Partition) -> bool {
+        let mut free = self.replacer.free(partition).lock();
+        if !self.has_free(&mut free) {
+            self.refill(partition, &mut free, 1, true);
+        }
+        self.frames.minis.as_ref().is_some_and(|minis| minis.free_slots() > 0)
+    }
+
+    /// Evicts pages to complete a batch, or at least `needed` ones. `for_mini`: a mini page does.
+    fn refill(
+        &self,
+        partition: Partition,
+        free: &mut MutexGuard<'_, FreeFrames>,
+        needed: usize,
+        for_mini: bool,
+    ) {
         let moves_memory = self.frames.moves_memory() && self.middle_for(partition.class).is_some();
         let most = self.replacer.leave_goal(&self.resident, partition, moves_memory);
         // Evictions by other threads count. Otherwise a batch each would empty a small partition.
         let goal = most.saturating_sub(free.leaving).max(needed.min(most));
         let (mut leaving, mut emptied) = (Vec::with_capacity(goal), Vec::new());
-        self.sweep(free, goal, &mut leaving, &mut emptied);
+        self.sweep(free, (goal, for_mini), &mut leaving, &mut emptied);
         if leaving.is_empty() && emptied.is_empty() {
             return;
         }
@@ -166,14 +195,15 @@ impl Tiers {
     fn sweep<'p>(
         &'p self,
         free: &mut FreeFrames,
-        goal: usize,
+        (goal, for_mini): (usize, bool),
         leaving: &mut Vec<Leaving<'p>>,
         emptied: &mut Vec<u32>,
     ) {
         let mut sweep = Sweep::begin(&self.resident, free, self.replacer.lent_of(free.partition));
-        let mut dropped = 0;
+        let (mut dropped, mut minis) = (0, 0);
+        let minis_of_frame = self.frames.minis.as_ref().map_or(1, MiniPages::slots);
         while let Some((frame, queue)) = sweep.next(&self.resident, free, leaving.len() + dropped > 0) {
-            match self.look_at(&mut free.queues, frame, queue) {
+            match self.look_at(free, frame, queue, for_mini) {
                 Look::Evicted(page) => leaving.push(page),
                 Look::Dropped => {
                     self.replacer.give(free, frame);
@@ -184,20 +214,31 @@ impl Tiers {
                     emptied.push(above);
                     sweep.stays(&self.resident, free, frame);
                 }
+                Look::Minis { left, free: slots } => {
+                    minis += left;
+                    if for_mini && slots > 0 {
+                        return;
+                    }
+                }
                 Look::Passed => {
                     sweep.stays(&self.resident, free, frame);
                     sweep.passed(queue);
                 }
             }
-            if leaving.len() + dropped >= goal {
+            let frames = leaving.len() + dropped;
+            if frames > 0 && frames + minis / minis_of_frame >= goal {
                 return;
             }
         }
     }
 
     /// Steps 1 to 3: evicts the first page of `queue`, or requeues it.
-    fn look_at<'p>(&'p self, queues: &mut Queues, frame: u32, queue: Queue) -> Look<'p> {
+    fn look_at<'p>(&'p self, free: &mut FreeFrames, frame: u32, queue: Queue, for_mini: bool) -> Look<'p> {
         let id = self.frames.header(frame).page();
+        if id == PageId::MINI_PAGES {
+            return self.look_at_minis(free, frame, false, !for_mini);
+        }
+        let queues = &mut free.queues;
         if id.is_none() {
             // Taken for a page being loaded.
             queues.requeue(&self.frames, frame);
@@ -239,6 +280,71 @@ impl Tiers {
             Evicted::No => {
                 queues.requeue(&self.frames, frame);
                 Look::Passed
+            }
+        }
+    }
+
+    /// Evicts the mini pages of `frame`, or `all`, marked or not, and frees it if none is left.
+    /// `moves`: those that stay move to other frames, if those have room for all.
+    #[cold]
+    fn look_at_minis<'p>(&'p self, free: &mut FreeFrames, frame: u32, all: bool, moves: bool) -> Look<'p> {
+        let minis = self.frames.minis.as_ref().expect("the frame holds mini pages");
+        let held = minis.close(frame);
+        let stay: Vec<u32> = held.iter().copied().filter(|&mini| !self.evict_mini(mini, all)).collect();
+        let left = held.len() - stay.len();
+        if moves && stay.len() <= minis.free_slots() {
+            stay.iter().for_each(|&mini| self.move_mini(mini));
+        }
+        if minis.end(frame) {
+            self.frames.vacate(frame);
+            free.queues.remove(&self.frames, frame);
+            return Look::Dropped;
+        }
+        let free_slots = if index_of(frame) < free.limit { minis.open(frame) } else { 0 };
+        free.queues.requeue(&self.frames, frame);
+        Look::Minis { left, free: free_slots }
+    }
+
+    /// The page of a mini page, as seen.
+    fn page_of_mini(&self, mini: u32) -> Option<Seen<'_>> {
+        let id = self.frames.header(mini).page();
+        let entry = self.table.entry(id).filter(|_| !id.is_none())?;
+        let word = entry.latch().load();
+        let is_here = entry.location() == Location::Partial(mini) && !word.is_latched();
+        is_here.then_some(Seen { id, entry, word, frame: mini })
+    }
+
+    /// Demotes the page of a mini page, unless it is spared as a frame of the main queue would be.
+    /// `forced`: none is. The caller holds the lock of the free frames.
+    pub(super) fn evict_mini(&self, mini: u32, forced: bool) -> bool {
+        let Some(page) = self.page_of_mini(mini) else {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
+            return false;
+        };
+        let (is_marked, is_clock) = (page.word.is_marked(), self.replacer.kind().is_clock_paper());
+        let rounds = self.frames.mini_page(mini).rounds();
+        let left =
+            if is_marked && !is_clock { (rounds + 1).min(COUNT_MAX) } else { rounds.saturating_sub(1) };
+        if !forced && (is_marked || left > 0) {
+            self.frames.mini_page(mini).set_rounds(left);
+            page.entry.latch().unmark();
+            self.stats.swept_used.fetch_add(1, Relaxed);
+            return false;
+        }
+        let demoted = partial::demote_mini(self.middle_of_frame(), &self.resident, page);
+        self.stats.evictions.fetch_add(u64::from(demoted), Relaxed);
+        demoted
+    }
+
+    /// Moves a mini page to another frame that holds some, if possible.
+    fn move_mini(&self, mini: u32) {
+        if let Some(page) = self.page_of_mini(mini)
+            && let Some(to) = self.frames.take_mini()
+        {
+            let rounds = self.frames.mini_page(mini).rounds();
+            match partial::move_mini(self.middle_of_frame(), &self.resident, page, to) {
+                true => self.frames.mini_page(to).set_rounds(rounds),
+                false => self.frames.give_mini(to),
             }
         }
     }
@@ -397,6 +503,16 @@ impl Tiers {
 
     fn expel(&self, frame: u32) -> Option<Leaving<'_>> {
         let id = self.frames.header(frame).page();
+        if id == PageId::MINI_PAGES {
+            let mut free = self.replacer.free(partition_of(frame)).lock();
+            // Unless another sweep has freed it.
+            if self.frames.header(frame).page() == PageId::MINI_PAGES
+                && matches!(self.look_at_minis(&mut free, frame, true, false), Look::Dropped)
+            {
+                self.replacer.give(&mut free, frame);
+            }
+            return None;
+        }
         let entry = self.table.entry(id).filter(|_| !id.is_none())?;
         match self.try_evict(id, entry, entry.latch().load(), frame, false) {
             Evicted::Yes(to) => Some(Leaving { id, entry, frame, to }),

@@ -6,6 +6,8 @@ use terrace_io::Pattern;
 
 use super::frames::Header;
 use super::frames::partition::is_middle;
+#[cfg(test)]
+use super::frames::partition::is_mini;
 use super::latch::Word;
 use super::lines::{LineSet, Noting};
 use super::page_table::{Entry, Location};
@@ -300,12 +302,12 @@ impl Tiers {
         }
     }
 
-    /// Latches `id` if resident and unlatched. The caller may hold latches.
+    /// Latches `id` if unlatched in a frame, whole or partial. The caller may hold latches.
     #[cfg(test)]
     pub(crate) fn try_latch(&self, id: PageId) -> Option<WriteGuard<'_>> {
         let entry = self.table.entry(id)?;
         let seen = entry.latch().load();
-        let frame = entry.location().frame()?;
+        let frame = entry.location().frame().filter(|&frame| !is_mini(frame))?;
         entry.latch().try_exclusive(seen).then(|| WriteGuard::new(self, id, entry, frame))
     }
 }

@@ -1,6 +1,7 @@
 //! Partial pages: some lines of a page in DRAM, above a middle copy that has all.
 //!
-//! A point read that promotes a leaf gives it a DRAM frame and loads no line (HyMem, section 3.1).
+//! A point read that promotes a leaf gives it a DRAM frame or a mini page, and loads no line
+//! (HyMem, sections 3.1 and 3.2).
 //! [`Lined`] loads the lines that a look touches. A change that keeps an entry's size changes those
 //! lines. All other accesses make the page whole first: `try_read` finds no partial page, and
 //! `Pool::fetch` calls [`make_whole`].
@@ -13,11 +14,14 @@ use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::frames::LineMasks;
+use super::frames::PartialPage;
+use super::frames::partition::is_mini;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
 use super::line_fault::fault;
 use super::page_table::{Entry, Location};
+use super::replacement::queues::COUNT_MAX;
+use super::resident::class_of_page;
 use super::retry::Retry;
 use super::tier::{Seen, partial};
 use super::tiers::Tiers;
@@ -80,7 +84,13 @@ impl<'p> PartialGuard<'p> {
 
     /// Marks the page for the sweep; the reference to it was valid.
     pub(crate) fn mark(&self) {
-        self.guard.mark();
+        let Seen { entry, word, frame, .. } = self.page;
+        if !is_mini(frame) {
+            self.guard.mark();
+        } else if !word.is_marked() {
+            // The header may be bytes of another page by now. It has no read reason.
+            entry.latch().mark();
+        }
     }
 
     /// Checks that all reads so far saw one version, and lacked no line.
@@ -96,63 +106,125 @@ impl<'p> PartialGuard<'p> {
     /// The page's bytes, which are loaded as a look needs them.
     pub(crate) fn view(&self) -> Lined<'_> {
         let Seen { id, frame, .. } = self.page;
-        let lines = self.tiers.frames.lines.as_ref().expect("partial pages have lines");
-        Lined { bytes: self.tiers.frames.view(id, frame), lines, guard: self }
+        let page = self.tiers.frames.partial_page(id, frame);
+        Lined { page, bytes: page.words().map(Racy::new), length: id.page_bytes(), guard: self }
     }
 
     #[cold]
     fn load(&self, lines: Range<usize>) -> bool {
         let Seen { id, entry, word, frame } = self.page;
+        let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
         let is_partial = || entry.location() == Location::Partial(frame);
-        fault(entry.latch(), word, is_partial, || {
-            partial::load(self.tiers.middle_of_frame(), &self.tiers.resident, id, frame, lines);
-        })
+        let mut has_room = true;
+        let is_loaded = fault(entry.latch(), word, is_partial, || {
+            has_room = partial::load(middle, resident, id, frame, lines);
+        });
+        if !has_room {
+            self.widen();
+        }
+        is_loaded && has_room
+    }
+
+    /// Gives a mini page a frame, if one can be had without waiting. Else demotes it, so that the
+    /// look starts from the middle tier again.
+    #[cold]
+    fn widen(&self) {
+        let (id, resident) = (self.page.id, &self.tiers.resident);
+        match self.tiers.find(class_of_page(id).into(), id).frame {
+            Some((frame, _)) => _ = widen(self.tiers, self.page, frame),
+            None => _ = partial::demote_mini(self.tiers.middle_of_frame(), resident, self.page),
+        }
     }
 }
 
 /// A view of a partial page.
 #[derive(Clone, Copy)]
 pub(crate) struct Lined<'a> {
-    bytes: Racy<'a>,
-    lines: &'a LineMasks,
+    page: PartialPage<'a>,
+    /// None of a mini page.
+    bytes: Option<Racy<'a>>,
+    length: usize,
     guard: &'a PartialGuard<'a>,
 }
+
+/// Bytes of a mini page compared together.
+const COMPARED: usize = 64;
 
 impl Lined<'_> {
     /// Whether the bytes may be read, which may load them.
     #[inline]
     fn has(&self, at: usize, bytes: usize) -> bool {
-        let (frame, lines) = (self.guard.page.frame, self.lines.of(at, bytes));
-        let has = lines.clone().all(|line| self.lines.has(frame, line)) || self.guard.load(lines);
+        let lines = self.page.masks().of(at, bytes);
+        let has = lines.clone().all(|line| self.page.has(line)) || self.guard.load(lines);
         if !has {
             self.guard.refused.set(true);
         }
         has
     }
+
+    /// Copies bytes of a mini page, which has their lines unless it has changed.
+    fn gather(&self, mut at: usize, mut to: &mut [u8]) {
+        while !to.is_empty() {
+            let line = self.page.masks().of(at, 1);
+            let bytes = self.page.masks().bytes(line.clone());
+            let length = bytes.end.saturating_sub(at).min(to.len());
+            if length == 0 {
+                // Behind the page.
+                return to.fill(0);
+            }
+            let (part, rest) = to.split_at_mut(length);
+            match self.page.line(line.start) {
+                Some(words) => Racy::new(words).copy_to(at - bytes.start, part),
+                None => part.fill(0),
+            }
+            (at, to) = (at + length, rest);
+        }
+    }
+
+    fn compare_gathered(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        let length = length.min(self.length.saturating_sub(at));
+        let mut here = [0; COMPARED];
+        for (index, other) in other[..length.min(other.len())].chunks(COMPARED).enumerate() {
+            let here = &mut here[..other.len()];
+            self.gather(at + index * COMPARED, here);
+            if let order @ (Ordering::Less | Ordering::Greater) = (*here).cmp(other) {
+                return order;
+            }
+        }
+        length.cmp(&other.len())
+    }
 }
 
 impl View for Lined<'_> {
     fn len(&self) -> usize {
-        self.bytes.len()
+        self.length
     }
 
     fn u64(&self, at: usize) -> u64 {
-        if self.has(at, 8) { self.bytes.u64(at) } else { 0 }
+        if !self.has(at, 8) {
+            return 0;
+        }
+        let Some(bytes) = self.bytes else {
+            let mut bytes = [0; 8];
+            self.gather(at, &mut bytes);
+            return u64::from_le_bytes(bytes);
+        };
+        bytes.u64(at)
     }
 
     fn copy_to(&self, at: usize, to: &mut [u8]) {
-        if self.has(at, to.len()) {
-            self.bytes.copy_to(at, to);
-        } else {
-            to.fill(0);
+        match self.bytes {
+            _ if !self.has(at, to.len()) => to.fill(0),
+            Some(bytes) => bytes.copy_to(at, to),
+            None => self.gather(at, to),
         }
     }
 
     fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
-        if self.has(at, length.min(other.len())) {
-            self.bytes.compare(at, length, other)
-        } else {
-            Ordering::Equal
+        match self.bytes {
+            _ if !self.has(at, length.min(other.len())) => Ordering::Equal,
+            Some(bytes) => bytes.compare(at, length, other),
+            None => self.compare_gathered(at, length, other),
         }
     }
 
@@ -171,4 +243,19 @@ pub(super) fn make_whole(tiers: &Tiers, id: PageId, entry: Entry<'_>, seen: Word
     partial::make_whole(tiers.middle_of_frame(), &tiers.resident, id, entry);
     latch.release_unchanged();
     true
+}
+
+/// Gives the mini page `page` the empty `frame`, which is freed if the page has changed.
+pub(super) fn widen(tiers: &Tiers, page: Seen<'_>, frame: u32) -> bool {
+    // Only a hint, as the page may leave meanwhile.
+    let rounds = tiers.frames.mini_page(page.frame).rounds().min(COUNT_MAX);
+    // Its lines show that it is wanted, so it skips probation.
+    let mut free = tiers.replacer.free(class_of_page(page.id)).lock();
+    free.queues.enter_main(&tiers.frames, frame, rounds);
+    drop(free);
+    let widened = partial::move_mini(tiers.middle_of_frame(), &tiers.resident, page, frame);
+    if !widened {
+        tiers.give_frame(frame);
+    }
+    widened
 }

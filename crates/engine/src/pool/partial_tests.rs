@@ -26,6 +26,7 @@ use crate::ids::{Lsn, PageId, Timestamp};
 use crate::maintenance::Maintenance;
 use crate::migration::Choice;
 use crate::planted::{Bug, plant};
+use crate::stats::MiddleStats;
 use crate::store::page::HEADER_BYTES;
 use crate::wal::RecordBuilder;
 
@@ -45,16 +46,21 @@ const LINES: u64 = 64;
 
 /// A pool whose pages go to a middle tier of `frames` frames, and to DRAM at each read.
 fn pool_of(frames: u32) -> Arc<Maintenance> {
+    pool_by_lines(frames, false)
+}
+
+/// Such a pool, also with mini pages.
+pub(super) fn pool_by_lines(frames: u32, minis: bool) -> Arc<Maintenance> {
     let choice = Choice::Fixed(policy(1.0, 1.0, 1.0, 1.0));
     let migration = Migration { clean_victims: Some(CleanVictims::Always), ..choice.into() };
-    let middle = MiddleOptions { frames, migration, lines: Some(64) };
+    let middle = MiddleOptions { frames, migration, lines: Some(64), minis };
     let tiers = TierOptions { middle: Some(middle), ..TierOptions::default() };
     let options = options(frame_bytes(small(), DRAM_FRAMES));
     pool_with(&PoolOptions { tiers, backend: Backend::Frames, ..options }).1
 }
 
 /// A page in the middle tier after `rounds` changes, dirty.
-fn make_below(pool: &Pool, rounds: u64) -> PageId {
+pub(super) fn make_below(pool: &Pool, rounds: u64) -> PageId {
     let id = make(pool, small());
     (1..=rounds).for_each(|round| change(pool, id, round));
     assert!(evict(pool, id));
@@ -78,25 +84,25 @@ fn try_point(pool: &Pool, id: PageId) -> Result<Option<PartialGuard<'_>>, Retry>
     })
 }
 
-fn point(pool: &Pool, id: PageId) -> PartialGuard<'_> {
+pub(super) fn point(pool: &Pool, id: PageId) -> PartialGuard<'_> {
     try_point(pool, id).ok().flatten().expect("nobody else is here, and DRAM has frames")
 }
 
-fn is_partial(pool: &Pool, id: PageId) -> bool {
+pub(super) fn is_partial(pool: &Pool, id: PageId) -> bool {
     matches!(pool.table.entry(id).unwrap().location(), Location::Partial(_))
 }
 
 /// The word that says after how many changes `id` is, from line `line` of the part that changes.
-fn word(view: impl View, line: usize) -> u64 {
+pub(super) fn word(view: impl View, line: usize) -> u64 {
     view.u64(HEADER_BYTES + line * 64)
 }
 
-fn word_after(id: PageId, round: u64) -> u64 {
+pub(super) fn word_after(id: PageId, round: u64) -> u64 {
     id.0 ^ round << 32
 }
 
 /// Changes `id` as [`change`] does, by its lines. Whether the page was partial, or to become so.
-fn change_by_lines(pool: &Pool, id: PageId, round: u64) -> bool {
+pub(super) fn change_by_lines(pool: &Pool, id: PageId, round: u64) -> bool {
     let mut reservation = pool.reserve_log(1024).unwrap();
     let Ok(Some(partial)) = try_point(pool, id) else { return false };
     word(partial.view(), 0);
@@ -110,7 +116,7 @@ fn change_by_lines(pool: &Pool, id: PageId, round: u64) -> bool {
 }
 
 /// Lines that such a change dirties, the one with the LSN among them.
-const LINES_CHANGED: u64 = 5;
+pub(super) const LINES_CHANGED: u64 = 5;
 
 #[test]
 fn a_change_by_lines_demotes_the_lines_that_differ() {
@@ -339,7 +345,7 @@ fn frame_below_a_partial_page() {
     assert_is(&look(&pool, id), id, 1, "after its middle copy went");
 }
 
-fn caught(bug: Bug, check: impl Fn()) {
+pub(super) fn caught(bug: Bug, check: impl Fn()) {
     plant(Some(bug));
     let outcome = catch_unwind(AssertUnwindSafe(&check));
     plant(None);
@@ -377,12 +383,23 @@ fn catches_image_of_half_a_page() {
 /// of one state of the page.
 #[test]
 fn threads_find_lines_of_one_state_while_pages_change_and_move() {
-    let pool = pool_of(60);
-    let ids: Vec<PageId> = (0..200).map(|_| make(&pool, small())).collect();
+    lines_are_of_one_state(&pool_of(60));
+}
+
+#[test]
+fn threads_find_lines_of_mini_pages_of_one_state() {
+    let pool = pool_by_lines(60, true);
+    lines_are_of_one_state(&pool);
+    let MiddleStats { promoted_mini, widened, .. } = stats(&pool);
+    assert!(promoted_mini > 100 && widened > 100, "{:?}", stats(&pool));
+}
+
+fn lines_are_of_one_state(pool: &Maintenance) {
+    let ids: Vec<PageId> = (0..200).map(|_| make(pool, small())).collect();
     let rounds: Vec<Mutex<u64>> = ids.iter().map(|_| Mutex::new(0)).collect();
     let partial_looks = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        let (pool, ids, rounds, partial_looks) = (&pool, &ids, &rounds, &partial_looks);
+        let (ids, rounds, partial_looks) = (&ids, &rounds, &partial_looks);
         let maintenance = scope.spawn(move || pool.run_maintenance());
         let others: Vec<_> = (0..4)
             .map(|seed| {
@@ -421,10 +438,10 @@ fn threads_find_lines_of_one_state_while_pages_change_and_move() {
         pool.stop_maintenance();
         assert!(maintenance.join().is_ok() && outcomes.iter().all(Result::is_ok));
     });
-    assert!(partial_looks.load(Relaxed) > 100, "{partial_looks:?} {:?}", stats(&pool));
-    assert!(stats(&pool).made_whole > 0, "{:?}", stats(&pool));
+    assert!(partial_looks.load(Relaxed) > 100, "{partial_looks:?} {:?}", stats(pool));
+    assert!(stats(pool).made_whole > 0, "{:?}", stats(pool));
     assert_eq!(pool.audit(), [""; 0]);
     for (&id, round) in ids.iter().zip(&rounds) {
-        assert_is(&look(&pool, id), id, *round.lock(), "at the end");
+        assert_is(&look(pool, id), id, *round.lock(), "at the end");
     }
 }

@@ -13,6 +13,7 @@ mod promotion_batch;
 mod seal;
 mod tuner;
 
+pub(in crate::pool) use middle::RESTARTS_MAX;
 pub(crate) use middle::{MiddleOptions, MiddleTier, TierOptions};
 pub(in crate::pool) use promote::{Rising, Seen};
 pub(crate) use seal::SealLimits;

@@ -90,8 +90,9 @@ fn open(mix: Mix, data: u64, records: RecordCache, time: &Arc<VirtualTime>) -> D
 fn open_with(mix: Mix, data: u64, budget: u64, records: RecordCache, time: &Arc<VirtualTime>) -> Db {
     let bytes = |share: f64| (data as f64 * share) as u64;
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).page_size(PAGE_BYTES);
-    // The bars are those of two copies; a mapped page has one.
-    let builder = builder.backend(Backend::Frames).dram(budget).log_max(64 << 20).mode(Mode::Inline).seed(1);
+    // The bars are those of two copies, which a mapped page has not, and of a frame for each page.
+    let builder = builder.backend(Backend::Frames).mini_pages(false).dram(budget).log_max(64 << 20);
+    let builder = builder.mode(Mode::Inline).seed(1);
     let middle =
         format!("simulated:optane,{}B", bytes(mix.middle) / PAGE_BYTES * PAGE_BYTES).parse().unwrap();
     let policy: Choice = mix.policy.parse().unwrap();

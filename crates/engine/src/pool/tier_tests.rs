@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::frame_tests::{assert_is, change, look, make, options, pool_with, small};
 use super::page_table::Location;
-use super::partition::{is_middle, partition_of};
+use super::partition::{is_middle, is_mini, partition_of};
 use super::replacement::victim::{Evicted, Leaving, To};
 use super::tier::migration::{Access, CleanVictims, Migration, Policy};
 use super::{MiddleOptions, Pool, PoolOptions, TierOptions, frame_bytes, operation};
@@ -44,7 +44,7 @@ fn pool_by(
     clean_victims: CleanVictims,
 ) -> Arc<Maintenance> {
     let migration = Migration { clean_victims: Some(clean_victims), ..Choice::Fixed(policy).into() };
-    let middle = MiddleOptions { frames, migration, lines: None };
+    let middle = MiddleOptions { frames, migration, lines: None, minis: false };
     let tiers = TierOptions { middle: Some(middle), ..TierOptions::default() };
     let options = options(frame_bytes(small(), dram_frames));
     pool_with(&PoolOptions { tiers, replacement, ..options }).1
@@ -78,6 +78,9 @@ pub(super) fn evict(pool: &Pool, id: PageId) -> bool {
 fn evict_as(pool: &Pool, id: PageId, offered: bool) -> bool {
     let entry = pool.table.entry(id).unwrap();
     let frame = entry.location().frame().unwrap_or_else(|| panic!("page {id} is in no frame"));
+    if is_mini(frame) {
+        return pool.evict_mini(frame, true);
+    }
     let to = match pool.try_evict(id, entry, entry.latch().load(), frame, offered) {
         Evicted::Yes(to) => to,
         Evicted::Dirty | Evicted::No => return false,

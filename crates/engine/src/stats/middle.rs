@@ -97,6 +97,17 @@ terrace_io::stats! {
         /// Partial pages whose other lines were loaded, for an access other than a point read.
         made_whole: u64 => counter "terrace_middle_made_whole_total"
             "Partial pages whose other lines were loaded, for an access other than a point read.",
+        /// Of the pages promoted partial, those to mini pages ([`crate::Builder::mini_pages`]).
+        promoted_mini: u64 => counter "terrace_middle_promoted_mini_total"
+            "Pages promoted to DRAM as mini pages.",
+        /// Pages in mini pages now.
+        mini_pages: u64 => gauge "terrace_middle_mini_pages" "Pages in mini pages.",
+        /// DRAM frames that hold mini pages.
+        mini_page_frames: u64 => gauge
+            "terrace_middle_mini_page_frames" "DRAM frames that hold mini pages.",
+        /// Mini pages that got a frame, for more lines or another access than a point read.
+        widened: u64 => counter "terrace_middle_widened_total"
+            "Mini pages that got a frame of their own.",
         /// Frames that outlive the process, with a persistent middle tier.
         persistent: Option<PersistentStats>,
         /// The DRAM cache in front of a simulated memory (memory mode).

@@ -23,12 +23,18 @@ fn builder(directory: &MemoryDirectory, tier: &str, seed: u64) -> Builder {
     let page_bytes = [4 << 10, 16 << 10][seed as usize % 2];
     let builder = Db::builder().directory(Arc::new(directory.clone())).dram(2 << 20).dram_max(4 << 20);
     let builder = builder.page_size(page_bytes).backend(Backend::Frames).mode(Mode::Inline).seed(seed + 1);
-    let builder = builder.middle(tier.parse().unwrap()).lines([64, 128, 256, 512][seed as usize % 4]);
+    let lines = [64, 128, 256, 512][seed as usize % 4];
+    let builder = builder.middle(tier.parse().unwrap()).lines(lines).mini_pages(has_minis(seed));
     let policy = ["1,1,1,1", ".5,.5,.5,.5", "1,.2,1,1"][seed as usize % 3];
     let records = if seed.is_multiple_of(2) { RecordCache::Off } else { RecordCache::Auto };
     let time = Time::Virtual(Arc::new(VirtualTime::new(1)));
     let builder = builder.policy(policy.parse().unwrap()).record_cache(records).simulated_time(time);
     builder.log_max(1 << 20).durability(Durability::Buffered)
+}
+
+/// Mini pages of 16 of 64 lines in a frame of 4 KiB, and of 16 of 128 in one of 16 KiB.
+fn has_minis(seed: u64) -> bool {
+    [0, 1].contains(&(seed % 8))
 }
 
 fn key(number: u32) -> [u8; 4] {
@@ -88,13 +94,11 @@ fn operate(tier: &str, seed: u64) {
     let (mut random, mut model) = (SmallRng::seed_from_u64(seed), Model::new());
     let mut db = open();
     let mut table = db.create_table("t").unwrap();
-    let mut counts = [0; 3];
+    let mut counts = [0; 5];
     let mut count = |db: &Db| {
-        let MiddleStats { lines_loaded, promoted_partial, made_whole, .. } = middle(db);
-        [lines_loaded, promoted_partial, made_whole]
-            .iter()
-            .zip(&mut counts)
-            .for_each(|(now, all)| *all += now);
+        let now = middle(db);
+        let now = [now.lines_loaded, now.promoted_partial, now.made_whole, now.promoted_mini, now.widened];
+        now.iter().zip(&mut counts).for_each(|(now, all)| *all += now);
     };
     for step in 0..12_000u32 {
         let hot = random.random_range(0..3) > 0;
@@ -149,7 +153,9 @@ fn operate(tier: &str, seed: u64) {
         assert_eq!(table.get(key(number)).unwrap().as_ref(), Some(value), "{tier}, seed {seed}");
     }
     count(&db);
-    assert!(counts.iter().all(|&count| count > 100), "{tier}, seed {seed}: {counts:?}");
+    let counted = if has_minis(seed) { 5 } else { 3 };
+    assert!(counts[..counted].iter().all(|&count| count > 100), "{tier}, seed {seed}: {counts:?}");
+    assert!(counts[counted..].iter().all(|&count| count == 0), "{tier}, seed {seed}: {counts:?}");
 }
 
 #[test]
@@ -178,7 +184,7 @@ const FIELDS: usize = 10;
 ///
 /// HyMem's setting, section 5.2: keys by Zipf's law with exponent 1, DRAM for a fifth of the pages,
 /// the middle tier for all.
-fn lines_per_lookup(lines: u64) -> (f64, f64) {
+fn lines_per_lookup(lines: u64, mini_pages: bool) -> (f64, f64) {
     let mut random = SmallRng::seed_from_u64(3);
     let mut keys: Vec<u32> = (0..RECORDS).collect();
     keys.shuffle(&mut random);
@@ -186,7 +192,8 @@ fn lines_per_lookup(lines: u64) -> (f64, f64) {
         let builder =
             Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(dram).page_size(PAGE_BYTES);
         let builder = builder.backend(Backend::Frames).mode(Mode::Inline).seed(1).log_max(32 << 20);
-        let builder = builder.middle("simulated:dram,32MiB".parse().unwrap()).lines(lines);
+        let builder = builder.middle("simulated:dram,32MiB".parse().unwrap());
+        let builder = builder.lines(lines).mini_pages(mini_pages);
         let time = Time::Virtual(Arc::new(VirtualTime::new(1)));
         let builder = builder.policy("1,1,1,1".parse().unwrap()).simulated_time(time);
         let db = builder.record_cache(RecordCache::Off).durability(Durability::Buffered).open("").unwrap();
@@ -238,7 +245,10 @@ fn lines_per_lookup(lines: u64) -> (f64, f64) {
 /// HyMem's figure is 55 with its layout of leaves, ours 36 by simulation.
 #[test]
 fn lookups_of_a_field_load_a_thirtieth_of_the_lines_that_pages_have() {
-    let [(pages, promoted), (lines, partial)] = [0, 64].map(lines_per_lookup);
-    println!("{pages:.2} lines by pages ({promoted:.3} promotions), {lines:.2} by lines ({partial:.3})");
+    let all = [(0, false), (64, false), (64, true)].map(|(lines, minis)| lines_per_lookup(lines, minis));
+    let [(pages, promoted), (lines, partial), (minis, mini)] = all;
+    println!("{pages:.2} lines by pages ({promoted:.3} promotions), {lines:.2} by lines ({partial:.3}),");
+    println!("{minis:.2} with mini pages ({mini:.3})");
     assert!(pages > 30.0 && pages >= 30.0 * lines, "{pages} lines by pages, {lines} by lines");
+    assert!(lines >= 1.25 * minis, "{lines} lines by lines, {minis} with mini pages");
 }

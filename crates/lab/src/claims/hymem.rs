@@ -38,7 +38,7 @@ pub const CLAIMS: &[Claim] = &[
         Mode::Virtual,
         "Overhead on scans",
         "at most about 10 % (table in section 5.4.2)",
-        "not measured yet: mini pages, which decide it, are not built",
+        "not measured: it is time of the processor, which virtual time does not have",
     ),
     Claim {
         id: "H5",

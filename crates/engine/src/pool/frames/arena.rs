@@ -20,9 +20,12 @@ use terrace_io::{Region, is_numa_balancing};
 use super::header::{HEADER_BYTES, Header};
 use super::line_masks::LineMasks;
 use super::links::Links;
+use super::mini_pages::{MiniPage, MiniPages};
 use super::nodes::{NodeOptions, Placement};
+use super::partial_page::{Part, PartialPage};
 use super::partition::{
-    ByPartition, FRAMES_MAX, PageFrame, Partition, Tier, class_of, index_of, is_middle, partition_index_of,
+    ByPartition, FRAMES_MAX, PageFrame, Partition, Tier, class_of, index_of, is_middle, is_mini,
+    partition_index_of,
 };
 use super::persistent::PersistentFrames;
 use super::residency::Residency;
@@ -48,6 +51,8 @@ pub(crate) struct Frames {
     partitions: ByPartition<FrameCounts>,
     /// With line-grained pages.
     pub(crate) lines: Option<LineMasks>,
+    /// With mini pages.
+    pub(crate) minis: Option<MiniPages>,
     /// The middle partition's frames, if they outlive the process.
     pub(crate) persistent: Option<PersistentFrames>,
 }
@@ -89,6 +94,7 @@ impl Frames {
                 count_max,
             }),
             lines: None,
+            minis: None,
             persistent: None,
         })
     }
@@ -105,14 +111,45 @@ impl Frames {
         Ok(Frames { persistent: Some(persistent), ..self })
     }
 
-    /// Lets pages of `class` be partial in DRAM, with lines of `line_bytes` bytes.
+    /// Lets pages of `class` be partial in DRAM, with lines of `line_bytes` bytes, `mini` as well.
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn with_lines(self, class: SizeClass, line_bytes: usize) -> io::Result<Frames> {
+    pub(crate) fn with_lines(self, class: SizeClass, line_bytes: usize, mini: bool) -> io::Result<Frames> {
         debug_assert_eq!(self.backend(), Backend::Frames);
         let lines = LineMasks::reserve(class, line_bytes, self.count_max(class))?;
-        Ok(Frames { lines: Some(lines), ..self })
+        let minis = mini.then(|| MiniPages::new(class, line_bytes));
+        Ok(Frames { lines: Some(lines), minis, ..self })
+    }
+
+    pub(crate) fn mini_page(&self, mini: u32) -> MiniPage<'_> {
+        let minis = self.minis.as_ref().expect("only mini pages have such numbers");
+        minis.page(self.own_words(minis.frame_of(mini)), mini)
+    }
+
+    /// What DRAM has of a partial page, in `frame` or a mini page.
+    pub(crate) fn partial_page(&self, id: PageId, frame: u32) -> PartialPage<'_> {
+        let lines = self.lines.as_ref().expect("partial pages have lines");
+        let part = match is_mini(frame) {
+            true => Part::Mini(self.mini_page(frame)),
+            false => Part::Frame(frame, self.words(id, frame)),
+        };
+        PartialPage::new(lines, part)
+    }
+
+    /// Takes an empty mini page in a frame that has others.
+    pub(crate) fn take_mini(&self) -> Option<u32> {
+        self.minis.as_ref()?.take(|mini| self.mini_page(mini).clear())
+    }
+
+    /// Frees a mini page.
+    pub(crate) fn give_mini(&self, mini: u32) {
+        self.minis.iter().for_each(|minis| minis.give(mini));
+    }
+
+    /// Headers of all mini pages. None comes or goes meanwhile.
+    pub(crate) fn for_each_mini(&self, mut with: impl FnMut(Header<'_>)) {
+        self.minis.iter().for_each(|minis| minis.for_each(|mini| with(self.header(mini))));
     }
 
     fn is_persistent(&self, partition: Partition) -> bool {
@@ -299,8 +336,12 @@ impl Frames {
         Ok(())
     }
 
+    /// The header of a frame or mini page.
     #[inline]
     pub(crate) fn header(&self, frame: u32) -> Header<'_> {
+        if is_mini(frame) {
+            return self.header_of_mini(frame);
+        }
         let at = partition_index_of(frame) << self.headers_shift;
         let at = at + index_of(frame) as usize * HEADER_BYTES as usize;
         let words = self.headers.words(at..at + HEADER_BYTES as usize);
@@ -311,6 +352,13 @@ impl Frames {
         };
         let links = Links { before, behind, standing };
         Header { page, mapped, rec_lsn, next_rec_lsn, middle_copy_and_read_reason, links }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn header_of_mini(&self, mini: u32) -> Header<'_> {
+        let frame = self.minis.as_ref().map_or(0, |minis| minis.frame_of(mini));
+        self.mini_page(mini).header(self.header(frame).links)
     }
 
     /// Ends a frame's hold on its page, if it has one. No other function does so.
@@ -490,14 +538,6 @@ impl Frames {
         }
     }
 
-    /// Copies `bytes` of page `id`, which are whole words, between two frames.
-    pub(crate) fn copy_part(&self, id: PageId, from: u32, to: u32, bytes: Range<usize>) {
-        let words = bytes.start / 8..bytes.end / 8;
-        for (from, to) in self.words(id, from)[words.clone()].iter().zip(&self.words(id, to)[words]) {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-    }
-
     /// The frame of a page at `location`, and the middle copy below if that frame lacks lines.
     pub(crate) fn whole_copy(&self, location: Location) -> Option<(u32, Option<u32>)> {
         let frame = location.frame()?;
@@ -515,10 +555,10 @@ impl Frames {
     pub(crate) fn copy_whole(&self, id: PageId, (frame, below): (u32, Option<u32>), to: &mut [u8]) {
         let Some(below) = below else { return self.view(id, frame).copy_to(0, to) };
         self.view(id, below).copy_to(0, to);
-        if let Some(lines) = &self.lines {
-            for bytes in lines.dirty(frame).map(|run| lines.bytes(run)) {
-                self.view(id, frame).copy_to(bytes.start, &mut to[bytes]);
-            }
+        let page = self.partial_page(id, frame);
+        for line in page.dirty().flatten() {
+            let words = page.line(line).expect("dirty lines are resident");
+            Racy::new(words).copy_to(0, &mut to[page.masks().bytes(line..line + 1)]);
         }
     }
 

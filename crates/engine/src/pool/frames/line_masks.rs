@@ -89,16 +89,6 @@ impl LineMasks {
         (at / self.line_bytes).min(self.lines)..end.min(self.lines)
     }
 
-    /// Runs of those `lines` that `frame` lacks.
-    pub(crate) fn absent(&self, frame: u32, lines: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        runs(lines, move |line| !self.has(frame, line))
-    }
-
-    /// Runs of dirty lines of `frame`.
-    pub(crate) fn dirty(&self, frame: u32) -> impl Iterator<Item = Range<usize>> {
-        runs(self.all(), move |line| self.is_dirty(frame, line))
-    }
-
     /// The bytes of `lines`.
     pub(crate) fn bytes(&self, lines: Range<usize>) -> Range<usize> {
         lines.start * self.line_bytes..lines.end * self.line_bytes
@@ -106,7 +96,10 @@ impl LineMasks {
 }
 
 /// Runs of those `lines` that `is_wanted`.
-fn runs(lines: Range<usize>, is_wanted: impl Fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn runs(
+    lines: Range<usize>,
+    is_wanted: impl Fn(usize) -> bool,
+) -> impl Iterator<Item = Range<usize>> {
     let mut from = lines.start;
     std::iter::from_fn(move || {
         let start = (from..lines.end).find(|&line| is_wanted(line))?;
@@ -130,17 +123,20 @@ mod tests {
             assert_eq!(masks.of((16 << 10) - 1, 100), lines - 1..lines);
             assert!(masks.of(17 << 10, 8).is_empty());
             [0, 1, 5, lines - 1].iter().for_each(|&line| masks.set(1, line));
-            let runs: Vec<_> = masks.absent(1, masks.all()).collect();
-            assert_eq!(runs, [2..5, 6..lines - 1]);
-            assert_eq!(masks.absent(1, 0..2).count(), 0);
+            let lines_of = &masks;
+            let absent = |frame: u32, lines| runs(lines, move |line| !lines_of.has(frame, line));
+            let dirty = |frame: u32| runs(masks.all(), move |line| lines_of.is_dirty(frame, line));
+            let found: Vec<_> = absent(1, masks.all()).collect();
+            assert_eq!(found, [2..5, 6..lines - 1]);
+            assert_eq!(absent(1, 0..2).count(), 0);
             assert_eq!(masks.bytes(2..5), 2 * line_bytes..5 * line_bytes);
             // Neighbours keep their bits.
             assert!([0, 2].iter().all(|&frame| masks.all().all(|line| !masks.has(frame, line))));
             [3, 4, 7].iter().for_each(|&line| masks.set_dirty(1, line));
-            assert_eq!(masks.dirty(1).collect::<Vec<_>>(), [3..5, 7..8]);
-            assert_eq!([0, 2].map(|frame| masks.dirty(frame).count()), [0, 0]);
+            assert_eq!(dirty(1).collect::<Vec<_>>(), [3..5, 7..8]);
+            assert_eq!([0, 2].map(|frame| dirty(frame).count()), [0, 0]);
             masks.clear(1);
-            assert_eq!(masks.dirty(1).count(), 0);
+            assert_eq!(dirty(1).count(), 0);
             assert!(masks.all().all(|line| !masks.has(1, line)));
         }
     }

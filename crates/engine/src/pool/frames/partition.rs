@@ -8,6 +8,13 @@
 //! A *partition* is all frames of one class in one tier. It has its own addresses, free list and
 //! replacement queues. A shift and an addition give a frame's address, without a branch on the
 //! tier.
+//!
+//! A mini page (`mini_pages.rs`) has a number like a frame's, of a class that no frame has:
+//!
+//! ```text
+//!   31..28   27   26..23   22..0
+//!   15       0    slot     index of the DRAM frame that the mini page is in
+//! ```
 
 use crate::ids::{PageId, SizeClass};
 
@@ -18,6 +25,14 @@ const MIDDLE: u32 = 1 << PARTITION_SHIFT;
 /// Upper limit of frame indexes: 512 GiB of the smallest pages.
 pub(crate) const FRAMES_MAX: u32 = 1 << PARTITION_SHIFT;
 pub(crate) const PARTITIONS: usize = 2 * SizeClass::COUNT;
+
+/// Class of the numbers of mini pages, and position of the slot.
+const MINI: u32 = 15 << CLASS_SHIFT;
+const SLOT_SHIFT: u32 = 23;
+/// Frames below this index may hold mini pages: 128 GiB of pages of 16 KiB.
+pub(crate) const MINI_FRAMES_MAX: u32 = 1 << SLOT_SHIFT;
+/// Upper limit of the mini pages in a frame.
+pub(crate) const SLOTS_MAX: usize = 1 << (PARTITION_SHIFT - SLOT_SHIFT);
 
 /// One value per partition.
 pub(crate) type ByPartition<T> = [T; PARTITIONS];
@@ -99,9 +114,39 @@ pub(crate) fn is_middle(frame: u32) -> bool {
     frame & MIDDLE != 0
 }
 
+/// The number of a mini page in `slot` of the DRAM frame `frame`.
+pub(crate) fn mini_page_of(frame: u32, slot: usize) -> u32 {
+    debug_assert!(!is_middle(frame) && index_of(frame) < MINI_FRAMES_MAX && slot < SLOTS_MAX);
+    MINI | (slot as u32) << SLOT_SHIFT | index_of(frame)
+}
+
+#[inline(always)]
+pub(crate) fn is_mini(frame: u32) -> bool {
+    frame >= MINI
+}
+
+/// The slot of a mini page, and the index of its frame.
+pub(crate) fn slot_of(mini: u32) -> (usize, u32) {
+    ((mini >> SLOT_SHIFT) as usize % SLOTS_MAX, mini % MINI_FRAMES_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_mini_pages_are_no_frames() {
+        for class in SizeClass::all() {
+            for (index, slot) in [(0, 0), (5, 3), (MINI_FRAMES_MAX - 1, SLOTS_MAX - 1)] {
+                let frame = Partition::from(class).frame(index);
+                let mini = mini_page_of(frame, slot);
+                assert!(is_mini(mini) && !is_middle(mini) && !is_mini(frame));
+                assert_eq!(slot_of(mini), (slot, index));
+                assert_eq!(Partition::from_index(partition_index_of(mini)), None);
+            }
+            assert!(!is_mini(Partition::middle(class).frame(FRAMES_MAX - 1)));
+        }
+    }
 
     #[test]
     fn numbers_of_frames_say_which_partition_they_are_of() {

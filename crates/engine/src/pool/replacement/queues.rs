@@ -33,7 +33,7 @@ const PROBATION_SHARE: u32 = 16;
 /// Minimum frames of probation, but at most a quarter.
 const PROBATION_MIN: u32 = 8;
 /// Upper limit of the rounds that spare a page.
-const COUNT_MAX: u32 = 3;
+pub(in crate::pool) const COUNT_MAX: u32 = 3;
 /// Frames per page in the ghost.
 const GHOST_SHARE: u32 = 2;
 pub(crate) const GHOST_BYTES: u64 = size_of::<u32>() as u64 / GHOST_SHARE as u64;
@@ -115,6 +115,13 @@ impl Queues {
     /// Appends a frame that was adopted with its page, to the main queue.
     pub(crate) fn adopt(&mut self, frames: &Frames, frame: u32) {
         frames.header(frame).links.stand(None, 0);
+        self.push(frames, frame, Queue::Main);
+    }
+
+    /// Moves `frame` to the end of the main queue, as counted before.
+    pub(crate) fn enter_main(&mut self, frames: &Frames, frame: u32, count: u32) {
+        self.remove(frames, frame);
+        frames.header(frame).links.stand(None, count);
         self.push(frames, frame, Queue::Main);
     }
 

@@ -10,7 +10,7 @@ use super::queues::Queues;
 use super::reserve::ReservedFrames;
 use crate::ids::{PageId, SizeClass};
 use crate::pool::frames::Frames;
-use crate::pool::frames::partition::{ByPartition, Partition, index_of, partition_of};
+use crate::pool::frames::partition::{ByPartition, Partition, index_of, is_mini, partition_of};
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::resident::Resident;
 use crate::replacement::Replacement;
@@ -231,7 +231,11 @@ impl Replacer {
         resident.frames.count(partition).saturating_sub(self.lent_of(partition))
     }
 
+    /// Frees an empty frame or mini page.
     pub(crate) fn give_frame(&self, resident: &Resident, frame: u32) {
+        if is_mini(frame) {
+            return resident.frames.give_mini(frame);
+        }
         debug_assert_eq!(resident.frames.header(frame).middle_copy(), None);
         resident.frames.vacate(frame);
         let mut free = self.free(partition_of(frame)).lock();

@@ -36,5 +36,10 @@ pub(in crate::pool) enum Look<'p> {
     Moved,
     /// The page was partial in this DRAM frame, which is empty now. Its middle frame was requeued.
     Demoted(u32),
+    /// Mini pages left a frame, which was requeued, and has free slots for others.
+    Minis {
+        left: usize,
+        free: usize,
+    },
     Passed,
 }

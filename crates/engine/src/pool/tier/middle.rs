@@ -16,7 +16,7 @@ use super::promotion_batch::PromotionBatch;
 use crate::ids::{PageId, SizeClass};
 use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle};
 use crate::pool::frames::persistent::{PersistentFrames, PersistentSource};
-use crate::pool::frames::{Header, NodeOptions};
+use crate::pool::frames::{Header, MiniPages, NodeOptions};
 use crate::pool::replacement::Replacer;
 use crate::pool::resident::Resident;
 use crate::pool::retry::Mode;
@@ -26,7 +26,7 @@ use crate::threads::{Tally, thread_number};
 /// After more restarts, an operation loads missing pages to DRAM.
 ///
 /// With fewer middle frames than threads, two operations could evict each other's pages forever.
-const RESTARTS_MAX: u32 = 2;
+pub(in crate::pool) const RESTARTS_MAX: u32 = 2;
 /// Position of the thread number in an operation number.
 const THREAD_SHIFT: u32 = 40;
 
@@ -36,6 +36,8 @@ pub(crate) struct MiddleOptions {
     pub(crate) migration: Migration,
     /// Bytes of a line, if pages may be partial in DRAM.
     pub(crate) lines: Option<u32>,
+    /// Whether pages with few lines are mini pages.
+    pub(crate) minis: bool,
 }
 
 /// The tiers that hold frames. Default: DRAM on any node.
@@ -111,6 +113,9 @@ pub(crate) struct MiddleCounts {
     pub(crate) lines_demoted: AtomicU64,
     pub(crate) up_partial: AtomicU64,
     pub(crate) made_whole: AtomicU64,
+    pub(crate) up_mini: AtomicU64,
+    /// Mini pages that got a frame.
+    pub(crate) widened: AtomicU64,
     /// Pages with a copy in both tiers now.
     pub(crate) copies: AtomicU64,
 }
@@ -198,6 +203,7 @@ impl MiddleTier {
         let dram_frames = u64::from(replacer.page_frames(resident, self.class.into()));
         let (frames, page_bytes) =
             (u64::from(resident.frames.count(partition)), self.class.page_bytes() as u64);
+        let (mini_pages, mini_page_frames) = resident.frames.minis.as_ref().map_or((0, 0), MiniPages::used);
         let counts = &self.counts;
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         let (from_store, flushed) = (count(&counts.store_to_middle), count(&counts.flushed));
@@ -217,6 +223,10 @@ impl MiddleTier {
             lines_demoted: count(&counts.lines_demoted),
             promoted_partial: count(&counts.up_partial),
             made_whole: count(&counts.made_whole),
+            mini_pages,
+            mini_page_frames,
+            promoted_mini: count(&counts.up_mini),
+            widened: count(&counts.widened),
             persistent: resident.frames.persistent.as_ref().map(PersistentFrames::stats),
             dram_cache: self.memory.as_ref().and_then(|memory| memory.dram_cache()),
             reads_in_place: counts.reads_in_place.total(),

@@ -22,7 +22,7 @@ use super::promotion_batch::{FRAMES_SHARE, PAGES_MAX};
 use crate::backend::Backend;
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
-use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle};
+use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle, is_mini};
 use crate::pool::latch::Word;
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::replacement::Replacer;
@@ -42,7 +42,7 @@ pub(in crate::pool) struct Rising<'p> {
     pub(in crate::pool) page: Seen<'p>,
     pub(in crate::pool) access: Access,
     pub(in crate::pool) to: u32,
-    /// Without its lines.
+    /// Without its lines. Then `to` may be a mini page.
     pub(in crate::pool) partial: bool,
 }
 
@@ -125,6 +125,8 @@ impl MiddleTier {
         let latch = entry.latch();
         if !partial {
             self.copy_page(resident, id, from, to);
+        } else if is_mini(to) {
+            self.counts.up_mini.fetch_add(1, Relaxed);
         } else if let Some(lines) = resident.frames.lines.as_ref().filter(|_| !planted(Bug::KeepLineBits)) {
             lines.clear(to);
         }

@@ -53,6 +53,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
         migration: Migration { clean_victims: Some(CleanVictims::Offer), ..choice(configuration)?.into() },
         replacement: Replacement::default(),
         lines: 0,
+        mini_pages: false,
         page_bytes: PAGE_BYTES,
         records,
         value_bytes: 64,

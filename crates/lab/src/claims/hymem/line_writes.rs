@@ -54,7 +54,7 @@ fn judge(direct: LineWrites, three: LineWrites) -> Measured {
         ),
         verdict,
         note: format!(
-            "Updates of one field alone, 2, 10 and 10 GB. A page that goes down counts for all its lines. Holds: {SHARE} of 5.3, and a \
+            "Updates of one field alone, 2, 10 and 10 GB. Pages go down by the lines that changed. Holds: {SHARE} of 5.3, and a \
              hottest line with at most 1 / {HOTTEST} of the writes; sign: fewer of both."
         ),
         figures: Vec::new(),

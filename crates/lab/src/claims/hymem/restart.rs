@@ -81,6 +81,7 @@ impl Design {
             migration: Choice::Eager.into(),
             replacement: Replacement::default(),
             lines: 0,
+            mini_pages: false,
             page_bytes: PAGE_BYTES,
             records: RECORDS,
             value_bytes: VALUE_BYTES,

@@ -4,8 +4,9 @@
 //! * **Basic NVM BM**: DRAM over a page file in NVM, loaded page by page.
 //! * **NVM Direct**: all pages in NVM, used in place. Each changed line is written back and fenced
 //!   before the commit. It has the engine's minimum of DRAM.
-//! * **3 Tier BM**: DRAM, NVM and SSD with HyMem's admission queue, and lines of 64 bytes.
-//! * The same with whole pages.
+//! * **3 Tier BM**: DRAM, NVM and SSD with HyMem's admission queue, and lines of 64 bytes,
+//!   and mini pages.
+//! * The same with whole pages, and with lines alone.
 //!
 //! A GB is 8 MiB here. The emulated NVM of the paper delays each line that the processor loads. So
 //! a look charges the lines that it touches, unless the last-level cache has them, and the copy of
@@ -44,10 +45,15 @@ pub(super) enum Design {
     Basic,
     Direct,
     Pages,
+    Lines,
     ThreeTier,
 }
 
 impl Design {
+    fn has_lines(self) -> bool {
+        matches!(self, Design::Lines | Design::ThreeTier)
+    }
+
     /// The paper's name.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -55,6 +61,7 @@ impl Design {
             Design::Basic => "basic NVM BM",
             Design::Direct => "NVM Direct",
             Design::Pages => "3 tiers, whole pages",
+            Design::Lines => "3 tiers, lines",
             Design::ThreeTier => "3 tier BM",
         }
     }
@@ -93,7 +100,7 @@ impl Point {
             Design::Ssd => (bytes(self.dram), None, flash, Choice::Eager),
             Design::Basic => (bytes(self.dram), None, nvm, Choice::Eager),
             Design::Direct => (FRAMES_LEAST * PAGE_BYTES, Some((persisting(&nvm)?, whole)), flash, in_place),
-            Design::Pages | Design::ThreeTier => {
+            Design::Pages | Design::Lines | Design::ThreeTier => {
                 let dram = bytes(self.dram).max(FRAMES_LEAST * PAGE_BYTES);
                 (dram, Some((nvm, bytes(self.nvm))), flash, Choice::HyMem)
             }
@@ -108,7 +115,8 @@ impl Point {
             log: Logging { capacity_bytes: LONG_LOG_BYTES, ..Logging::default() },
             migration: migration.into(),
             replacement: Replacement::ClockPaper,
-            lines: if design == Design::ThreeTier { LINE_BYTES as u64 } else { 0 },
+            lines: if design.has_lines() { LINE_BYTES as u64 } else { 0 },
+            mini_pages: design == Design::ThreeTier,
             page_bytes: PAGE_BYTES,
             records: pages * RECORDS_PER_PAGE,
             value_bytes: 1000,
@@ -191,7 +199,8 @@ mod tests {
     #[test]
     fn each_design_runs() {
         let small = Point { dram: 0.1, nvm: 0.4, data: 0.3, updates: 50, ..Point::USUAL };
-        for design in [Design::Ssd, Design::Basic, Design::Direct, Design::Pages, Design::ThreeTier] {
+        let others = [Design::Ssd, Design::Basic, Design::Direct, Design::Pages];
+        for design in others.into_iter().chain([Design::Lines, Design::ThreeTier]) {
             let experiment = small.experiment(design).unwrap();
             let experiment = Experiment { filling: 500, warmup: 500, operations: 500, ..experiment };
             let found = experiment.run().unwrap();
@@ -203,7 +212,9 @@ mod tests {
                 assert!(middle.unwrap().lines_written > 250, "each update changes a line");
             }
             let loads_lines = middle.is_some_and(|middle| middle.lines_loaded > 0);
-            assert_eq!(loads_lines, design == Design::ThreeTier, "{design:?}");
+            assert_eq!(loads_lines, design.has_lines(), "{design:?}");
+            let has_minis = middle.is_some_and(|middle| middle.promoted_mini > 0);
+            assert_eq!(has_minis, design == Design::ThreeTier, "{design:?}");
         }
     }
 }

@@ -117,6 +117,7 @@ impl Machine {
             migration: policy.into(),
             replacement: Replacement::default(),
             lines: 0,
+            mini_pages: false,
             page_bytes: PAGE_BYTES,
             records: work.data_gb * GB / RECORD_BYTES,
             value_bytes: VALUE_BYTES,

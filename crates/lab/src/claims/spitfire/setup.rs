@@ -39,6 +39,7 @@ pub(super) fn experiment(
         migration: Choice::Eager.into(),
         replacement: Replacement::Mark,
         lines: 0,
+        mini_pages: false,
         page_bytes: PAGE_BYTES,
         records: (data << 20) / PAGE_BYTES * RECORDS_PER_PAGE,
         value_bytes: 1000,

@@ -1,0 +1,219 @@
+//! Mini pages of a pool, and planted bugs around them.
+
+use super::Pool;
+use super::frame_tests::{assert_is, look};
+use super::frames::partition::is_mini;
+use super::page_table::Location;
+use super::partial_tests::{
+    LINES_CHANGED, caught, change_by_lines, is_partial, make_below, point, pool_by_lines, word, word_after,
+};
+use super::resident::class_of_page;
+use super::tier_tests::{Whereabouts, evict, stats, whereabouts};
+use super::view::View;
+use crate::ids::PageId;
+use crate::planted::Bug;
+
+fn is_mini_page(pool: &Pool, id: PageId) -> bool {
+    matches!(pool.table.entry(id).unwrap().location(), Location::Partial(frame) if is_mini(frame))
+}
+
+/// Reads one byte of each of `lines`.
+fn read_lines(pool: &Pool, id: PageId, lines: std::ops::Range<usize>) {
+    for line in lines {
+        let partial = point(pool, id);
+        partial.view().u8(line * 64);
+    }
+}
+
+/// Small pages have room for three in a frame.
+const SLOTS: usize = 3;
+
+#[test]
+fn a_seventeenth_line_gives_a_mini_page_a_frame() {
+    let pool = pool_by_lines(8, true);
+    let id = make_below(&pool, 1);
+    let before = stats(&pool);
+    read_lines(&pool, id, 20..36);
+    let partial = point(&pool, id);
+    assert!(is_mini_page(&pool, id));
+    let now = stats(&pool).since(&before);
+    assert_eq!((now.promoted_partial, now.promoted_mini, now.widened, now.lines_loaded), (1, 1, 0, 16));
+    assert_eq!(pool.audit(), [""; 0]);
+
+    assert_eq!(word(partial.view(), 0), 0, "there is no room for it");
+    assert!(partial.validate().is_err());
+    assert!(is_partial(&pool, id) && !is_mini_page(&pool, id));
+    let partial = point(&pool, id);
+    assert_eq!(word(partial.view(), 0), word_after(id, 1));
+    read_lines(&pool, id, 20..36);
+    partial.validate().unwrap();
+    let now = stats(&pool).since(&before);
+    assert_eq!((now.widened, now.lines_loaded), (1, 17));
+    assert_eq!(pool.audit(), [""; 0]);
+    assert_is(&look(&pool, id), id, 1, "whole");
+}
+
+/// Bytes of several lines, at any position, as a whole page has them.
+#[test]
+fn looks_at_mini_pages_find_what_pages_have() {
+    let pool = pool_by_lines(8, true);
+    let id = make_below(&pool, 3);
+    let whole = look(&pool, id);
+    assert!(evict(&pool, id));
+    for (at, length) in [(0, 8), (61, 7), (64, 64), (60, 300), (4000, 96), (4090, 20), (5000, 4)] {
+        let partial = point(&pool, id);
+        let mut bytes = vec![7; length];
+        partial.view().copy_to(at, &mut bytes);
+        let end = (at + length).min(whole.len());
+        let mut expected = whole[at.min(end)..end].to_vec();
+        assert_eq!(partial.view().compare(at, length, &expected), std::cmp::Ordering::Equal, "{at}");
+        if let Some(last) = expected.last_mut() {
+            *last = last.wrapping_add(1);
+            let expected = &expected[..];
+            let order = whole[at..end].cmp(expected);
+            assert_eq!(partial.view().compare(at, length, expected), order, "{at}");
+            assert_eq!(
+                partial.view().compare(at, length, &expected[..expected.len() - 1]),
+                std::cmp::Ordering::Greater
+            );
+        }
+        expected = whole[at.min(end)..end].to_vec();
+        expected.resize(length, 0);
+        assert_eq!(bytes, expected, "{length} bytes at {at}");
+        assert_eq!(partial.view().u64(at), (&whole[..]).u64(at));
+        partial.validate().unwrap();
+        assert!(is_mini_page(&pool, id), "at {at}");
+        assert!(evict(&pool, id));
+    }
+}
+
+fn changes_go_down() {
+    let pool = pool_by_lines(8, true);
+    let id = make_below(&pool, 1);
+    let before = stats(&pool);
+    for round in 2..5 {
+        assert!(change_by_lines(&pool, id, round));
+        assert!(is_mini_page(&pool, id));
+        assert_eq!(pool.audit(), [""; 0]);
+    }
+    assert!(evict(&pool, id));
+    let now = stats(&pool).since(&before);
+    assert_eq!((now.lines_loaded, now.widened, now.made_whole), (LINES_CHANGED, 0, 0));
+    assert_eq!(whereabouts(&pool, id), Whereabouts::Middle);
+    assert_is(&look(&pool, id), id, 4, "promoted again");
+    assert_eq!(pool.audit(), [""; 0]);
+    assert_eq!((now.lines_demoted, now.migrations.dram_to_middle), (LINES_CHANGED, 0));
+}
+
+#[test]
+fn changed_lines_of_a_mini_page_go_down() {
+    changes_go_down();
+}
+
+#[test]
+fn catches_mini_evicted_unwritten() {
+    caught(Bug::MiniEvictedUnwritten, changes_go_down);
+}
+
+fn the_cut_sees_mini_pages() {
+    let pool = pool_by_lines(8, true);
+    let id = make_below(&pool, 1);
+    assert_eq!(word(point(&pool, id).view(), 0), word_after(id, 1));
+    pool.checkpoint_now(true).unwrap();
+    assert!(pool.oldest_rec_lsn().is_none() && is_mini_page(&pool, id));
+    let begun = pool.wal.tail();
+    assert!(change_by_lines(&pool, id, 2));
+    assert!(pool.oldest_rec_lsn().is_some_and(|lsn| lsn >= begun), "it is dirty in its mini page");
+    assert_eq!(pool.pages_dirty_before(pool.wal.tail()), [id]);
+    pool.checkpoint_now(true).unwrap();
+    assert!(pool.oldest_rec_lsn().is_none() && is_mini_page(&pool, id));
+    pool.check_image(id).unwrap();
+    assert!(evict(&pool, id) && evict(&pool, id));
+    assert_eq!(whereabouts(&pool, id), Whereabouts::Store);
+    assert_is(&look(&pool, id), id, 2, "from its image");
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+#[test]
+fn checkpoints_write_mini_pages() {
+    the_cut_sees_mini_pages();
+}
+
+#[test]
+fn catches_cut_forgets_mini() {
+    caught(Bug::CutForgetsMini, the_cut_sees_mini_pages);
+}
+
+/// A dirty mini page gets a frame, for more lines or for all.
+fn dirty_lines_move_to_a_frame() {
+    let pool = pool_by_lines(8, true);
+    let ids = [(); 2].map(|()| make_below(&pool, 1));
+    for id in ids {
+        assert!(change_by_lines(&pool, id, 2));
+        assert!(is_mini_page(&pool, id));
+    }
+    pool.checkpoint_now(true).unwrap();
+    assert!(change_by_lines(&pool, ids[0], 3) && change_by_lines(&pool, ids[1], 3));
+    assert_is(&look(&pool, ids[1]), ids[1], 3, "whole");
+    read_lines(&pool, ids[0], 20..40);
+    assert!(is_partial(&pool, ids[0]) && !is_mini_page(&pool, ids[0]));
+    assert_eq!(word(point(&pool, ids[0]).view(), 1), word_after(ids[0], 3));
+    for id in ids {
+        assert!(pool.pages_dirty_before(pool.wal.tail()).contains(&id));
+        assert!(evict(&pool, id));
+        assert_is(&look(&pool, id), id, 3, "later");
+    }
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+#[test]
+fn a_mini_page_takes_its_changes_to_a_frame() {
+    dirty_lines_move_to_a_frame();
+}
+
+#[test]
+fn catches_promotion_loses_dirty() {
+    caught(Bug::PromotionLosesDirty, dirty_lines_move_to_a_frame);
+}
+
+/// A page leaves its mini page to another one; a late look may count nothing of it.
+#[test]
+fn a_slot_that_another_page_has_got_does_not_count() {
+    let pool = pool_by_lines(8, true);
+    let ids = [make_below(&pool, 1), make_below(&pool, 2)];
+    let late = point(&pool, ids[0]);
+    assert_eq!(word(late.view(), 1), word_after(ids[0], 1));
+    let slot = pool.table.entry(ids[0]).unwrap().location();
+    assert!(evict(&pool, ids[0]));
+    assert_eq!(word(point(&pool, ids[1]).view(), 1), word_after(ids[1], 2));
+    assert_eq!(pool.table.entry(ids[1]).unwrap().location(), slot);
+    word(late.view(), 1);
+    assert!(late.validate().is_err());
+    late.mark();
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// Frames of mini pages are few; the hand takes the unmarked pages of one, and the frame if it is
+/// empty then.
+#[test]
+fn the_hand_takes_unmarked_mini_pages_and_empty_frames() {
+    let pool = pool_by_lines(20, true);
+    let class = class_of_page(make_below(&pool, 0));
+    let ids: Vec<PageId> = (0..2 * SLOTS).map(|_| make_below(&pool, 1)).collect();
+    ids.iter().for_each(|&id| assert_eq!(word(point(&pool, id).view(), 0), word_after(id, 1)));
+    assert!(ids.iter().all(|&id| is_mini_page(&pool, id)));
+    assert_eq!(stats(&pool).mini_page_frames, 2);
+    // Each page but the first two of the first frame was accessed once more.
+    ids[2..].iter().for_each(|&id| point(&pool, id).validate().unwrap());
+    assert_eq!(stats(&pool).mini_pages, 2 * SLOTS as u64);
+    // Until all other frames are in use.
+    let mut taken = Vec::new();
+    while stats(&pool).mini_pages > 0 {
+        taken.push(pool.take_frame_now(class.into(), PageId::NONE).unwrap().expect("there are others"));
+        assert!(taken.len() < 100);
+    }
+    assert_eq!(stats(&pool).mini_page_frames, 0);
+    taken.into_iter().for_each(|frame| pool.give_frame(frame));
+    assert_eq!(pool.audit(), [""; 0]);
+    ids.iter().for_each(|&id| assert_is(&look(&pool, id), id, 1, "later"));
+}
