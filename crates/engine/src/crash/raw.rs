@@ -5,7 +5,7 @@ use crate::ids::{Lsn, PageId, Timestamp};
 use crate::pool::migration::Access;
 use crate::pool::operation;
 use crate::pool::view::View;
-use crate::pool::{Edit, Leaf, PartialGuard, Pool, Retry, WriteGuard, access_leaf};
+use crate::pool::{Edit, Leaf, Pool, Retry, Unread, WriteGuard, access_leaf};
 use crate::recovery::Redo;
 use crate::recovery::Undo;
 use crate::store::image::COMPRESS;
@@ -214,7 +214,7 @@ pub(super) fn read(pool: &Pool, id: PageId) -> Result<Vec<u8>, Retry> {
 pub(super) fn read_cell(pool: &Pool, id: PageId, cell: usize) -> Result<Option<u64>, Retry> {
     operation::begin(Access::Read);
     let at = cell_at(cell).start;
-    let partial = match PartialGuard::try_read(&pool.tiers, id)? {
+    let partial = match Unread::try_read(&pool.tiers, id)? {
         Some(partial) => partial,
         None => match pool.try_read(id).filter(|guard| guard.is_in_middle()) {
             None => return Ok(None),
@@ -227,6 +227,7 @@ pub(super) fn read_cell(pool: &Pool, id: PageId, cell: usize) -> Result<Option<u
             },
         },
     };
+    let partial = partial.open();
     let value = partial.view().u64(at);
     partial.validate().map(|()| Some(value))
 }

@@ -163,10 +163,8 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
     #[cold]
     #[inline(never)]
     fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Away<'p>> {
-        if level == 1
-            && let Some(leaf) = partial(self.pool, parent, id)?
-        {
-            return Err(Away::Partial(leaf.into_unread()));
+        if let Some(leaf) = partial(self.pool, parent, level, id)? {
+            return Err(Away::Partial(leaf));
         }
         if level == 1
             && let Some(found) = lookup(self.pool, parent, id, self.key)?
@@ -194,15 +192,12 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
                 looked => outdated = looked == Looked::Stale,
             }
         }
-        let child = match level {
-            1 => match access_leaf(self.pool, child, loaded)? {
-                Leaf::Whole(leaf) => leaf,
-                Leaf::Partial(leaf) => {
-                    self.missed = true;
-                    return Err(Away::Partial(leaf.into_unread()));
-                }
-            },
-            _ => self.pool.access_in_middle(child, loaded)?,
+        let child = match access_child(self.pool, child, level, loaded)? {
+            Leaf::Whole(child) => child,
+            Leaf::Partial(leaf) => {
+                self.missed = true;
+                return Err(Away::Partial(leaf));
+            }
         };
         charge_search(&child, (Seek::At(self.key), 0));
         // A load and a promotion take locks anyway, and an outdated record was hot before.
@@ -219,16 +214,33 @@ fn found(record: Record) -> Option<Found> {
     value.map(|value| Found { timestamp, value: Stored::Inline(value) })
 }
 
-/// The leaf `id`, a child of `parent`, if it is partial.
+/// The child `id` of `parent`, at `level`, if it is a partial leaf.
 pub(super) fn partial<'p>(
     pool: &'p Pool,
     parent: &ReadGuard<'_>,
+    level: u8,
     id: PageId,
-) -> Result<Option<PartialGuard<'p>>, Retry> {
-    let Some(leaf) = PartialGuard::try_read(&pool.tiers, id)? else { return Ok(None) };
+) -> Result<Option<Unread<'p>>, Retry> {
+    if level != 1 {
+        return Ok(None);
+    }
+    let Some(leaf) = Unread::try_read(&pool.tiers, id)? else { return Ok(None) };
     parent.validate()?;
     leaf.mark();
     Ok(Some(leaf))
+}
+
+/// Accesses a child in the middle tier, whose parent is at `level`. A leaf may get partial by that.
+pub(super) fn access_child<'p>(
+    pool: &'p Pool,
+    child: ReadGuard<'p>,
+    level: u8,
+    loaded: bool,
+) -> Result<Leaf<'p>, Retry> {
+    match level {
+        1 => access_leaf(pool, child, loaded),
+        _ => pool.access_in_middle(child, loaded).map(Leaf::Whole),
+    }
 }
 
 pub(super) fn node_of_partial<'g>(leaf: &'g PartialGuard<'_>) -> Result<Node<Lined<'g>>, Retry> {

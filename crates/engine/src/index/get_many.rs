@@ -14,9 +14,7 @@ use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::pool::migration::Access;
 use crate::pool::operation;
-use crate::pool::{
-    BATCH_PAGES_MAX, PartialGuard, Pool, ReadGuard, ReadReason, Retry, batch_pages, fault_many,
-};
+use crate::pool::{BATCH_PAGES_MAX, Pool, ReadGuard, ReadReason, Retry, Unread, batch_pages, fault_many};
 
 /// Rounds without an answer before a single read; more than trees have levels.
 const IDLE_ROUNDS_MAX: u32 = 16;
@@ -45,7 +43,7 @@ fn look(pool: &Pool, tree: Tree, key: &[u8], missed: bool) -> Result<Look> {
             }
             Ok(Look::Found(found))
         }
-        End::Partial(leaf) => record_of_partial(pool, &leaf, key, aside.missed).map(Look::Found),
+        End::Partial(leaf) => record_of_partial(pool, &leaf.open(), key, aside.missed).map(Look::Found),
         End::Recorded(found) => Ok(Look::Found(found)),
         End::Away(id) => Ok(Look::Away(id)),
     });
@@ -59,7 +57,7 @@ fn look(pool: &Pool, tree: Tree, key: &[u8], missed: bool) -> Result<Look> {
 
 enum End<'p> {
     Leaf(ReadGuard<'p>),
-    Partial(PartialGuard<'p>),
+    Partial(Unread<'p>),
     /// Above the leaf, with the record cache's answer.
     Recorded(Option<Found>),
     Away(PageId),
@@ -87,16 +85,14 @@ fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8], aside: &mut Aside<'p, '_>
                 return Err(dangling(id).into());
             }
             Err(Away::Retry(stop)) => return Err(stop),
-            Err(Away::Partial(leaf)) => return Ok(End::Partial(leaf.open())),
+            Err(Away::Partial(leaf)) => return Ok(End::Partial(leaf)),
             Err(Away::Recorded(found)) => return Ok(End::Recorded(found)),
             Ok(child) => child,
         };
         // Proves that `child` belonged to this parent at the version seen.
         guard.validate()?;
         let Some(child) = child else {
-            if here == 1
-                && let Some(leaf) = partial(pool, &guard, id)?
-            {
+            if let Some(leaf) = partial(pool, &guard, here, id)? {
                 return Ok(End::Partial(leaf));
             }
             let recorded = if here == 1 { lookup(pool, &guard, id, key)? } else { None };

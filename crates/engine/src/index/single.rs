@@ -6,7 +6,7 @@
 //! else the changed copy of the leaf.
 
 use super::change::describe_op;
-use super::get::{node_of_partial, partial};
+use super::get::{access_child, node_of_partial, partial};
 use super::node::edit::damaged_page;
 use super::node::leaf;
 use super::node::op::NodeOp;
@@ -17,7 +17,7 @@ use super::tree::{Detour, Scratch, Seek, Tree, fetch, looked_in_middle, retry_wr
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::pool::view::View;
-use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, Unread, access_leaf};
+use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, Unread};
 use crate::wal::Kind;
 
 #[derive(Clone, Copy, Debug)]
@@ -151,12 +151,10 @@ impl<'p> Detour<'p> for ToChange<'p, '_> {
     #[cold]
     #[inline(never)]
     fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Away<'p>> {
-        if level == 1
-            && let Some(leaf) = partial(self.pool, parent, id)?
-        {
-            return Err(Away::Partial(leaf.into_unread()));
+        match partial(self.pool, parent, level, id)? {
+            Some(leaf) => Err(Away::Partial(leaf)),
+            None => Ok(fetch(self.pool, parent, id)?),
         }
-        Ok(fetch(self.pool, parent, id)?)
     }
 
     #[cold]
@@ -167,12 +165,9 @@ impl<'p> Detour<'p> for ToChange<'p, '_> {
         level: u8,
         loaded: bool,
     ) -> Result<ReadGuard<'p>, Away<'p>> {
-        let child = match level {
-            1 => match access_leaf(self.pool, child, loaded)? {
-                pool::Leaf::Whole(leaf) => leaf,
-                pool::Leaf::Partial(leaf) => return Err(Away::Partial(leaf.into_unread())),
-            },
-            _ => self.pool.access_in_middle(child, loaded)?,
+        let child = match access_child(self.pool, child, level, loaded)? {
+            pool::Leaf::Whole(child) => child,
+            pool::Leaf::Partial(leaf) => return Err(Away::Partial(leaf)),
         };
         looked_in_middle(self.pool, &child, Some((Seek::At(self.key), 0)));
         Ok(child)

@@ -11,7 +11,7 @@ use super::buffer_pool::Pool;
 use super::evict::FoundFrame;
 use super::frames::partition::{Partition, Tier};
 use super::guard::ReadGuard;
-use super::partial::PartialGuard;
+use super::partial::Unread;
 use super::patience::Patience;
 use super::replacement::{FrameReservation, Waits};
 use super::resident::class_of_page;
@@ -326,7 +326,7 @@ impl Pool {
 /// A leaf for a point read.
 pub(crate) enum Leaf<'p> {
     Whole(ReadGuard<'p>),
-    Partial(PartialGuard<'p>),
+    Partial(Unread<'p>),
 }
 
 /// [`Pool::access_in_middle`] of a leaf for a point read, which may promote it without its lines.
@@ -334,7 +334,7 @@ pub(crate) fn access_leaf<'p>(pool: &'p Pool, guard: ReadGuard<'p>, loaded: bool
     let partial = pool.frames.lines.is_some();
     let guard = access(pool, guard, loaded, partial)?;
     Ok(match partial && !guard.is_in_middle() {
-        true => Leaf::Partial(PartialGuard::new(&pool.tiers, guard)),
+        true => Leaf::Partial(Unread::new(guard)),
         false => Leaf::Whole(guard),
     })
 }

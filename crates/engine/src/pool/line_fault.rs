@@ -114,7 +114,7 @@ mod loom_tests {
             Latch(&self.latch)
         }
 
-        /// As `PartialGuard::try_read`.
+        /// As `Unread::try_read`.
         fn see(&self) -> Option<Word> {
             let word = self.latch().load();
             (self.location.load(Acquire) == PARTIAL && !word.is_exclusive()).then_some(word)

@@ -1,6 +1,5 @@
 //! Mini pages of a pool, and planted bugs around them.
 
-use super::Pool;
 use super::frame_tests::{assert_is, look};
 use super::frames::partition::is_mini;
 use super::page_table::Location;
@@ -10,6 +9,7 @@ use super::partial_tests::{
 use super::resident::class_of_page;
 use super::tier_tests::{Whereabouts, evict, stats, whereabouts};
 use super::view::View;
+use super::{Pool, Unread};
 use crate::ids::PageId;
 use crate::planted::Bug;
 
@@ -182,6 +182,7 @@ fn a_slot_that_another_page_has_got_does_not_count() {
     let pool = pool_by_lines(8, true);
     let ids = [make_below(&pool, 1), make_below(&pool, 2)];
     let late = point(&pool, ids[0]);
+    let unread = Unread::try_read(&pool.tiers, ids[0]).ok().flatten().unwrap();
     assert_eq!(word(late.view(), 1), word_after(ids[0], 1));
     let slot = pool.table.entry(ids[0]).unwrap().location();
     assert!(evict(&pool, ids[0]));
@@ -189,7 +190,7 @@ fn a_slot_that_another_page_has_got_does_not_count() {
     assert_eq!(pool.table.entry(ids[1]).unwrap().location(), slot);
     word(late.view(), 1);
     assert!(late.validate().is_err());
-    late.mark();
+    unread.mark();
     assert_eq!(pool.audit(), [""; 0]);
 }
 

@@ -28,29 +28,21 @@ use super::tiers::Tiers;
 use super::view::{Racy, View, count_below};
 use crate::ids::PageId;
 
+/// A partial page of which no byte was read yet. A descent that may end at one returns no more than
+/// for a whole page: a larger result made cached gets 5 % slower.
+pub(crate) struct Unread<'p>(ReadGuard<'p>);
+
 /// Optimistic access to a partial page. Reads count only after `validate`.
 pub(crate) struct PartialGuard<'p> {
-    tiers: &'p Tiers,
-    page: Seen<'p>,
     guard: ReadGuard<'p>,
     /// A look was refused a line.
     refused: Cell<bool>,
 }
 
-/// A partial page of which no byte was read yet. A descent that may end at one returns no more than
-/// for a whole page: a larger result made cached gets 5 % slower.
-pub(crate) struct Unread<'p>(ReadGuard<'p>);
-
 impl<'p> Unread<'p> {
-    pub(crate) fn open(self) -> PartialGuard<'p> {
-        PartialGuard::new(self.0.tiers(), self.0)
-    }
-}
-
-impl<'p> PartialGuard<'p> {
     /// `guard` is that of a partial page.
-    pub(super) fn new(tiers: &'p Tiers, guard: ReadGuard<'p>) -> Self {
-        PartialGuard { tiers, page: guard.page(), guard, refused: Cell::new(false) }
+    pub(super) fn new(guard: ReadGuard<'p>) -> Self {
+        Unread(guard)
     }
 
     /// Starts an optimistic read if `id`, which may be garbage, is partial.
@@ -64,56 +56,54 @@ impl<'p> PartialGuard<'p> {
         let word = entry.latch().load();
         match entry.location() {
             Location::Partial(_) if word.is_exclusive() => Err(tiers.count_restart()),
-            Location::Partial(frame) => {
-                Ok(Some(PartialGuard::new(tiers, ReadGuard::new(tiers, id, entry, word, frame))))
-            }
+            Location::Partial(frame) => Ok(Some(Unread(ReadGuard::new(tiers, id, entry, word, frame)))),
             _ => Ok(None),
         }
     }
 
-    /// For an end of a descent; no look came before.
-    pub(crate) fn into_unread(self) -> Unread<'p> {
-        debug_assert!(!self.refused.get());
-        Unread(self.guard)
-    }
-
-    /// For calls that read no byte of the page: its frame has some lines only.
-    pub(crate) fn unread(&self) -> &ReadGuard<'p> {
-        &self.guard
-    }
-
     /// Marks the page for the sweep; the reference to it was valid.
     pub(crate) fn mark(&self) {
-        let Seen { entry, word, frame, .. } = self.page;
+        let Seen { entry, word, frame, .. } = self.0.page();
         if !is_mini(frame) {
-            self.guard.mark();
+            self.0.mark();
         } else if !word.is_marked() {
             // The header may be bytes of another page by now. It has no read reason.
             entry.latch().mark();
         }
     }
 
+    pub(crate) fn open(self) -> PartialGuard<'p> {
+        PartialGuard { guard: self.0, refused: Cell::new(false) }
+    }
+}
+
+impl<'p> PartialGuard<'p> {
+    /// For calls that read no byte of the page: its frame has some lines only.
+    pub(crate) fn unread(&self) -> &ReadGuard<'p> {
+        &self.guard
+    }
+
     /// Checks that all reads so far saw one version, and lacked no line.
     pub(crate) fn validate(&self) -> Result<(), Retry> {
-        if self.refused.get() { Err(self.tiers.count_restart()) } else { self.guard.validate() }
+        if self.refused.get() { Err(self.guard.tiers().count_restart()) } else { self.guard.validate() }
     }
 
     /// Latches the page exclusively at the version seen, for a change of lines that it has.
     pub(crate) fn upgrade(self) -> Result<WriteGuard<'p>, Retry> {
-        if self.refused.get() { Err(self.tiers.count_restart()) } else { self.guard.upgrade() }
+        if self.refused.get() { Err(self.guard.tiers().count_restart()) } else { self.guard.upgrade() }
     }
 
     /// The page's bytes, which are loaded as a look needs them.
     pub(crate) fn view(&self) -> Lined<'_> {
-        let Seen { id, frame, .. } = self.page;
-        let page = self.tiers.frames.partial_page(id, frame);
+        let Seen { id, frame, .. } = self.guard.page();
+        let page = self.guard.tiers().frames.partial_page(id, frame);
         Lined { page, bytes: page.words().map(Racy::new), length: id.page_bytes(), guard: self }
     }
 
     #[cold]
     fn load(&self, lines: Range<usize>) -> bool {
-        let Seen { id, entry, word, frame } = self.page;
-        let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
+        let Seen { id, entry, word, frame } = self.guard.page();
+        let (middle, resident) = (self.guard.tiers().middle_of_frame(), &self.guard.tiers().resident);
         let is_partial = || entry.location() == Location::Partial(frame);
         let mut has_room = true;
         let is_loaded = fault(entry.latch(), word, is_partial, || {
@@ -129,10 +119,10 @@ impl<'p> PartialGuard<'p> {
     /// look starts from the middle tier again.
     #[cold]
     fn widen(&self) {
-        let (id, resident) = (self.page.id, &self.tiers.resident);
-        match self.tiers.find(class_of_page(id).into(), id).frame {
-            Some((frame, _)) => _ = widen(self.tiers, self.page, frame),
-            None => _ = partial::demote_mini(self.tiers.middle_of_frame(), resident, self.page),
+        let (tiers, page) = (self.guard.tiers(), self.guard.page());
+        match tiers.find(class_of_page(page.id).into(), page.id).frame {
+            Some((frame, _)) => _ = widen(tiers, page, frame),
+            None => _ = partial::demote_mini(tiers.middle_of_frame(), &tiers.resident, page),
         }
     }
 }
@@ -146,9 +136,6 @@ pub(crate) struct Lined<'a> {
     length: usize,
     guard: &'a PartialGuard<'a>,
 }
-
-/// Bytes of a mini page compared together.
-const COMPARED: usize = 64;
 
 impl Lined<'_> {
     /// Whether the bytes may be read, which may load them.
@@ -181,17 +168,17 @@ impl Lined<'_> {
         }
     }
 
-    fn compare_gathered(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
-        let length = length.min(self.length.saturating_sub(at));
-        let mut here = [0; COMPARED];
-        for (index, other) in other[..length.min(other.len())].chunks(COMPARED).enumerate() {
-            let here = &mut here[..other.len()];
-            self.gather(at + index * COMPARED, here);
-            if let order @ (Ordering::Less | Ordering::Greater) = (*here).cmp(other) {
-                return order;
-            }
+    /// Compares bytes in one line. Equal if they may not be read: the look does not count.
+    fn compare_in_line(&self, at: usize, other: &[u8]) -> Ordering {
+        if !self.has(at, other.len()) {
+            return Ordering::Equal;
         }
-        length.cmp(&other.len())
+        let lines = self.page.masks().of(at, 1);
+        let (words, from) = match self.bytes {
+            Some(bytes) => return bytes.compare(at, other.len(), other),
+            None => (self.page.line(lines.start), self.page.masks().bytes(lines).start),
+        };
+        words.map_or(Ordering::Equal, |words| Racy::new(words).compare(at - from, other.len(), other))
     }
 }
 
@@ -221,11 +208,18 @@ impl View for Lined<'_> {
     }
 
     fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
-        match self.bytes {
-            _ if !self.has(at, length.min(other.len())) => Ordering::Equal,
-            Some(bytes) => bytes.compare(at, length, other),
-            None => self.compare_gathered(at, length, other),
+        let length = length.min(self.length.saturating_sub(at));
+        // A line behind the first difference is not loaded.
+        let (mut at, mut rest) = (at, &other[..length.min(other.len())]);
+        while !rest.is_empty() {
+            let end = self.page.masks().bytes(self.page.masks().of(at, 1)).end;
+            let (here, behind) = rest.split_at((end - at).min(rest.len()));
+            match self.compare_in_line(at, here) {
+                Ordering::Equal => (at, rest) = (at + here.len(), behind),
+                order => return order,
+            }
         }
+        length.cmp(&other.len())
     }
 
     fn count_below(&self, at: usize, count: usize, bound: u64) -> usize {

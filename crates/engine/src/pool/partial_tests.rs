@@ -19,7 +19,7 @@ use super::tier::migration::{Access, CleanVictims, Migration};
 use super::tier_tests::{Whereabouts, evict, policy, stats, whereabouts};
 use super::view::View;
 use super::{
-    Edit, MiddleOptions, PartialGuard, Pool, PoolOptions, Retry, TierOptions, frame_bytes, operation,
+    Edit, MiddleOptions, PartialGuard, Pool, PoolOptions, Retry, TierOptions, Unread, frame_bytes, operation,
 };
 use crate::backend::Backend;
 use crate::ids::{Lsn, PageId, Timestamp};
@@ -73,13 +73,13 @@ pub(super) fn make_below(pool: &Pool, rounds: u64) -> PageId {
 /// Accesses `id` for a point read; `None` if it is whole in DRAM, or in the store.
 fn try_point(pool: &Pool, id: PageId) -> Result<Option<PartialGuard<'_>>, Retry> {
     operation::begin(Access::Read);
-    if let Some(partial) = PartialGuard::try_read(&pool.tiers, id)? {
+    if let Some(partial) = Unread::try_read(&pool.tiers, id)? {
         partial.mark();
-        return Ok(Some(partial));
+        return Ok(Some(partial.open()));
     }
     let Some(guard) = pool.try_read(id).filter(|guard| guard.is_in_middle()) else { return Ok(None) };
     Ok(match access_leaf(pool, guard, false)? {
-        Leaf::Partial(partial) => Some(partial),
+        Leaf::Partial(partial) => Some(partial.open()),
         Leaf::Whole(_) => None,
     })
 }
@@ -230,6 +230,27 @@ fn a_look_beside_a_shared_latch_restarts() {
     let again = point(&pool, id);
     assert_eq!(word(again.view(), 0), word_after(id, 0));
     again.validate().unwrap();
+}
+
+/// A comparison loads no line behind the first difference.
+#[test]
+fn a_comparison_loads_lines_up_to_the_first_difference() {
+    for minis in [false, true] {
+        let pool = pool_by_lines(8, minis);
+        let id = make_below(&pool, 1);
+        let whole = look(&pool, id);
+        assert!(evict(&pool, id));
+        let mut other = whole[32..232].to_vec();
+        other[50] ^= 1;
+        let order = whole[32..232].cmp(&other);
+        let partial = point(&pool, id);
+        let before = stats(&pool);
+        assert_eq!(partial.view().compare(32, 200, &other), order);
+        assert_eq!(stats(&pool).since(&before).lines_loaded, 2, "the second line differs");
+        assert_eq!(partial.view().compare(32, 200, &whole[32..232]), std::cmp::Ordering::Equal);
+        assert_eq!(stats(&pool).since(&before).lines_loaded, 4);
+        partial.validate().unwrap();
+    }
 }
 
 /// The middle tier's hand demotes partial pages before it takes their frames, and spares marked
