@@ -11,7 +11,7 @@ const CACHE: &[&str] = &["cache", "cache-admission", "cache-eviction", "cache-wr
 const LOG_MEMORY: &[&str] = &["log-memory"];
 const COMMITS: &[&str] = &["durability"];
 const LAYOUT: &[&str] = &["page-size", "value-page-size", "compression", "log-max"];
-const MEASURE: &[&str] = &["replacement", "record-cache", "seed"];
+const MEASURE: &[&str] = &["replacement", "page-table", "swizzle", "record-cache", "seed"];
 const TABLE: &[&str] = &["table"];
 
 /// All groups of a database that is measured.

@@ -152,6 +152,10 @@ impl Database for Opened {
             ("durability", durability_name(self.tiers.commits.durability).to_owned()),
             ("files", self.files.to_owned()),
         ]);
+        if let Some(table) = self.tiers.page_table {
+            let swips = if self.tiers.swizzle { ", swizzled" } else { "" };
+            settings.insert("page_table", format!("{table}{swips}"));
+        }
         if let (Some(cache), Some(what)) = (&stats.cache, &self.cache) {
             settings.insert("cache", format!("{what}, {}", cache.policy));
         }

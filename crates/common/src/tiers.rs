@@ -11,7 +11,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use terrace::{
     Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, LogMemory, Middle, NodeSet,
-    RecordCache, Replacement,
+    PageTableKind, RecordCache, Replacement,
 };
 
 pub use flags::{OF_MIDDLE, is_middle_in_environment};
@@ -144,6 +144,13 @@ pub struct TierArgs {
     /// Page replacement: mark; baselines fifo-paper, clock-paper
     #[arg(long, value_name = "NAME")]
     pub replacement: Option<Replacement>,
+    /// Page table: array; baseline hash [default: array, or $TERRACE_PAGE_TABLE]
+    // Other commands have a table of the user's by this name.
+    #[arg(long, alias = "table", value_name = "NAME")]
+    pub page_table: Option<PageTableKind>,
+    /// Keep the slots of children in the hash table beside inner nodes, for point reads
+    #[arg(long, requires = "page_table")]
+    pub swizzle: bool,
     /// Percent of frames for the record cache [default: tuned automatically]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
     pub record_cache: Option<u8>,
@@ -188,6 +195,8 @@ impl TierArgs {
         let builder = with(builder, layout.value_page_size, Builder::value_page_size_max);
         let builder = with(builder, memory.backend, Builder::backend);
         let builder = with(builder, self.replacement, Builder::replacement);
+        let builder = with(builder, self.page_table, Builder::page_table);
+        let builder = with(builder, self.swizzle.then_some(true), Builder::swizzle);
         let builder = with(builder, self.cache.block_cache(), Builder::cache);
         let builder = with(builder, memory.dram_nodes.clone(), Builder::dram_nodes);
         let builder = with(builder, layout.log_max, Builder::log_max);
@@ -320,13 +329,14 @@ mod tests {
              --cache file:/fast/cache,2GiB --cache-admission small-bypass+obp --cache-eviction lfru \
              --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always \
              --dram-nodes 0,2-3 --migrate copy --page-size 16KiB --value-page-size 1MiB --compression lz4 \
-             --log-max 1GiB --record-cache 40 --durability buffered --json",
+             --log-max 1GiB --record-cache 40 --durability buffered --page-table hash --swizzle --json",
         )
         .unwrap();
         let tiers = args.tiers;
         assert_eq!(tiers.memory.dram, Some(64 << 20));
         assert_eq!(tiers.memory.backend, Some(Backend::Mapped));
         assert_eq!(tiers.replacement, Some(Replacement::FifoPaper));
+        assert_eq!((tiers.page_table, tiers.swizzle), (Some(PageTableKind::Hash), true));
         assert_eq!(tiers.middle.middle.as_ref().map(|middle| middle.bytes()), Some(256 << 20));
         let cache = tiers.cache.block_cache().unwrap();
         assert_eq!((cache.bytes(), cache.policy_name().as_str()), (2 << 30, "small-bypass+obp+lfru"));
@@ -364,6 +374,8 @@ mod tests {
             ("--record-cache 81", "--record-cache"),
             ("--backend mmap", "--backend"),
             ("--replacement lru", "--replacement"),
+            ("--page-table tree", "--page-table"),
+            ("--swizzle", "--page-table"),
             ("--middle optane,1GiB", "--middle"),
             ("--middle simulated:optane", "--middle"),
             ("--cache file:/fast/cache", "--cache"),

@@ -24,6 +24,7 @@ use crate::ids::SizeClass;
 use crate::log_memory::LogMemory;
 use crate::middle::Middle;
 use crate::migration::Migration;
+use crate::page_table::PageTableKind;
 use crate::pool::{Mode, RecordCache};
 use crate::replacement::Replacement;
 use crate::store::mapping_word::BLOCK_BYTES;
@@ -32,11 +33,15 @@ use crate::wal::CAPACITY_FIRST;
 
 mod defaults;
 mod middle;
+mod page_table;
 mod split;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::defaults::Defaults;
+#[cfg(test)]
+pub(crate) use self::page_table::hash_of_environment;
+pub(crate) use self::page_table::hash_options;
 pub(crate) use self::split::{
     FRAMES_MIN, Split, any_class_of, class_of, frames_min, log_bytes_min, overlay_bytes, value_class_of,
 };
@@ -77,6 +82,8 @@ pub struct Builder {
     pub(crate) record_cache: RecordCache,
     pub(crate) backend: Option<Backend>,
     pub(crate) replacement: Replacement,
+    pub(crate) page_table: Option<PageTableKind>,
+    pub(crate) swizzle: Option<bool>,
     pub(crate) middle: Option<Middle>,
     /// Ignores the tier of `defaults`.
     pub(crate) no_middle: bool,
@@ -114,6 +121,8 @@ impl Default for Builder {
             record_cache: RecordCache::Auto,
             backend: None,
             replacement: Replacement::default(),
+            page_table: None,
+            swizzle: None,
             middle: None,
             no_middle: false,
             defaults: Defaults::default(),
@@ -310,9 +319,9 @@ impl Builder {
 
     /// Takes defaults from variables that a program looks up, such as its environment.
     ///
-    /// `TERRACE_BACKEND`, `TERRACE_MIDDLE` and `TERRACE_LINES` apply to a builder that sets no back
-    /// end, middle tier or lines; the last one only where lines can be. The library itself reads no
-    /// environment.
+    /// `TERRACE_BACKEND`, `TERRACE_PAGE_TABLE`, `TERRACE_MIDDLE` and `TERRACE_LINES` apply to a
+    /// builder that sets no back end, page table, middle tier or lines; the last one only where
+    /// lines can be. The library itself reads no environment.
     ///
     /// # Errors
     /// [`Error::Config`] for an invalid value.
@@ -333,6 +342,28 @@ impl Builder {
     /// Sets the page replacement policy. Default: [`Replacement::Mark`].
     pub fn replacement(mut self, replacement: Replacement) -> Self {
         self.replacement = replacement;
+        self
+    }
+
+    /// Sets the page table. Default: that of [`Builder::defaults_from`], else
+    /// [`PageTableKind::Array`].
+    ///
+    /// A hash table takes at least a 48th of the budget.
+    pub fn page_table(mut self, table: PageTableKind) -> Self {
+        self.page_table = Some(table);
+        self
+    }
+
+    /// Keeps the slots of children in the hash table beside inner nodes, so that a point read need
+    /// not look for them. Default: that of [`Builder::defaults_from`], else no.
+    ///
+    /// Each is a guess that the child's id confirms. In LeanStore and HyMem the child's address
+    /// replaces its id in the node, which spares more; the feature `raw-frames` measures how much.
+    /// Takes 4 bytes per frame and 1/384 of the frames' bytes, for the database's own page size.
+    ///
+    /// [`Builder::open`] refuses it with [`PageTableKind::Array`], where it would spare nothing.
+    pub fn swizzle(mut self, swizzle: bool) -> Self {
+        self.swizzle = Some(swizzle);
         self
     }
 

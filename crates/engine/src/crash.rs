@@ -162,6 +162,7 @@ impl Sizes {
                 batch_least: 2 * page_bytes,
             },
             pages_max: 1024,
+            hash: crate::config::hash_of_environment(),
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),
             backend: match self.persistent {

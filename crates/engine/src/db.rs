@@ -40,6 +40,8 @@ pub(crate) mod options;
 #[cfg(test)]
 mod order_tests;
 pub(crate) mod overlay;
+#[cfg(test)]
+mod page_table_tests;
 pub(crate) mod pending;
 #[cfg(test)]
 mod planted_tests;

@@ -64,6 +64,7 @@ mod index;
 mod log_memory;
 mod maintenance;
 mod middle;
+mod page_table;
 pub mod pages;
 mod planted;
 mod pool;
@@ -105,6 +106,7 @@ pub use error::{Error, Result};
 pub use ids::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, PageId, SizeClass, TableId, Timestamp};
 pub use log_memory::{LogMemory, LogMemoryKind};
 pub use middle::{Middle, MiddleKind};
+pub use page_table::PageTableKind;
 pub use pool::{Mode, RecordCache, migration};
 pub use replacement::Replacement;
 pub use stats::{

@@ -93,6 +93,8 @@ pub(crate) enum Bug {
     LoadUnderSharedLatch,
     /// The lines of the page that a frame held before count for the next one.
     KeepLineBits,
+    /// A swip that another node or another change left is followed without a look at the id.
+    SwipOfReusedEntry,
     /// A middle copy is dropped below a partial page.
     DropBelowPartial,
     /// An image has zeros or older bytes for the lines that a partial page lacks.

@@ -3,8 +3,8 @@
 //! A file imports only files listed before it. One exception: `cost` takes a constant from
 //! `replacement`.
 //!
-//! - Basics: `backoff`, `patience`, `view`, `latch`, `page_table`, `page_ids`, `verify_marks`,
-//!   `retry`, `line` (waiting commits), `wake_up`
+//! - Basics: `backoff`, `patience`, `view`, `latch`, `swips`, `hash_table`, `page_table`,
+//!   `page_ids`, `verify_marks`, `retry`, `line` (waiting commits), `wake_up`
 //! - Resident pages: `frames`, `requests` (to maintenance), `cost`, `stats`, `resident`
 //! - Migration and eviction: `replacement`, `tier`, `tiers`, `evict`, `dirty`, `guard`
 //! - Cached records: `record_cache`
@@ -37,6 +37,7 @@ mod evict;
 pub(crate) mod frame_tests;
 pub(crate) mod frames;
 mod guard;
+mod hash_table;
 mod images;
 pub(crate) mod inspect;
 pub(crate) mod latch;
@@ -67,6 +68,7 @@ pub(crate) mod resident;
 mod resize;
 pub(crate) mod retry;
 pub(crate) mod stats;
+mod swips;
 mod tier;
 #[cfg(test)]
 mod tier_record_tests;
@@ -93,6 +95,7 @@ pub(crate) use frames::{LINES_MAX, LineMasks, MiniPages, NodeOptions, ReadReason
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
+pub(crate) use hash_table::first_slots;
 pub(crate) use options::{BufferSizes, PoolOptions};
 pub(crate) use page_ids::id_count_below;
 pub(crate) use page_table::PAGES_MAX;
@@ -103,6 +106,7 @@ pub use record_cache::RecordCache;
 pub(crate) use record_cache::{BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME, Looked, Record};
 pub use retry::Mode;
 pub(crate) use retry::Retry;
+pub(crate) use swips::SwipSizes;
 pub use tier::migration;
 pub(crate) use tier::operation;
 pub(crate) use tier::{MiddleOptions, SealLimits, TierOptions};

@@ -30,6 +30,8 @@ impl TierArgs {
             layout,
             commits,
             replacement,
+            page_table,
+            swizzle,
             record_cache,
             seed,
         } = self;
@@ -49,6 +51,8 @@ impl TierArgs {
         flags.extend(value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
         flags.extend(backend.map(|backend| format!("--backend={backend}")));
         flags.extend(replacement.map(|name| format!("--replacement={name}")));
+        flags.extend(page_table.map(|name| format!("--page-table={name}")));
+        flags.extend(swizzle.then(|| "--swizzle".to_owned()));
         flags.extend(cache.as_ref().map(|cache| format!("--cache={cache}")));
         flags.extend(cache_admission.as_ref().map(|name| format!("--cache-admission={name}")));
         flags.extend(cache_eviction.as_ref().map(|name| format!("--cache-eviction={name}")));
@@ -84,6 +88,7 @@ mod tests {
             "--middle=simulated:optane,1.5GiB --policy=.1,.1,.5,1 --admission-queue=7 --clean-victims=always \
              --migrate=copy --lines=off --mini-pages --dram=64MiB --backend=mapped --replacement=fifo-paper --dram-nodes=0,2 --page-size=16KiB \
              --value-page-size=1MiB --compression=lz4 --log-max=1GiB --record-cache=40 --durability=buffered --seed=9 \
+             --page-table=hash --swizzle \
              --log-memory=shm:/dev/shm/ring,1MiB"
                 .to_owned(),
             String::new(),

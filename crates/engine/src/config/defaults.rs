@@ -1,4 +1,4 @@
-//! Back end and middle tier of builders that set none.
+//! Back end, page table and middle tier of builders that set none.
 
 use std::num::ParseIntError;
 
@@ -6,8 +6,10 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::middle::Middle;
 use crate::migration::Choice;
+use crate::page_table::PageTableKind;
 
 const BACKEND: &str = "TERRACE_BACKEND";
+const TABLE: &str = "TERRACE_PAGE_TABLE";
 const MIDDLE: &str = "TERRACE_MIDDLE";
 const LINES: &str = "TERRACE_LINES";
 /// Follows the bytes of a line.
@@ -17,6 +19,8 @@ const MINI: &str = ",mini";
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {
     pub(crate) backend: Backend,
+    /// With swips.
+    pub(crate) table: (PageTableKind, bool),
     pub(crate) middle: Option<(Middle, Choice)>,
     pub(crate) lines: Option<u64>,
     pub(crate) minis: bool,
@@ -25,7 +29,13 @@ pub(crate) struct Defaults {
 impl Default for Defaults {
     #[cfg(not(test))]
     fn default() -> Defaults {
-        Defaults { backend: Backend::default(), middle: None, lines: None, minis: false }
+        Defaults {
+            backend: Backend::default(),
+            table: (PageTableKind::default(), false),
+            middle: None,
+            lines: None,
+            minis: false,
+        }
     }
 
     /// CI also runs the unit tests over mapped pages and over three tiers.
@@ -36,8 +46,8 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    /// Reads `TERRACE_BACKEND`, such as `mapped`, `TERRACE_LINES`, in bytes with `,mini` for mini
-    /// pages, and `TERRACE_MIDDLE`.
+    /// Reads `TERRACE_BACKEND`, such as `mapped`, `TERRACE_PAGE_TABLE`, such as `hash` or
+    /// `hash,swizzle`, `TERRACE_LINES`, in bytes with `,mini` for mini pages, and `TERRACE_MIDDLE`.
     ///
     /// The last one has kind, size and an optional policy: `simulated:dram,1MiB,.5,.5,.5,.5`.
     ///
@@ -49,10 +59,17 @@ impl Defaults {
         let middle = variable(MIDDLE).map(|text| tier(&text).map_err(|error| wrong(MIDDLE, error)));
         let lines = variable(LINES)
             .map(|text| lines_of(&text).map_err(|error| wrong(LINES, format!("{text}, bytes: {error}"))));
+        let table = variable(TABLE).map(|text| table(&text).map_err(|error| wrong(TABLE, error)));
         let (middle, lines) = (middle.transpose()?, lines.transpose()?);
         let (lines, minis) = lines.map_or((None, false), |(bytes, minis)| (Some(bytes), minis));
-        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), middle, lines, minis })
+        let table = table.transpose()?.unwrap_or_default();
+        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), table, middle, lines, minis })
     }
+}
+
+fn table(text: &str) -> Result<(PageTableKind, bool), String> {
+    let name = text.strip_suffix(",swizzle");
+    Ok((name.unwrap_or(text).parse()?, name.is_some()))
 }
 
 fn tier(text: &str) -> Result<(Middle, Choice), String> {
@@ -92,12 +109,15 @@ mod tests {
         assert_eq!(of(MIDDLE, "simulated:dram,1MiB").unwrap().middle.unwrap().1, Choice::default());
         let lines = |value| of(LINES, value).map(|found| (found.lines, found.minis)).unwrap();
         assert_eq!([lines("64"), lines("256,mini")], [(Some(64), false), (Some(256), true)]);
+        assert_eq!(of(TABLE, "hash").unwrap().table, (PageTableKind::Hash, false));
+        assert_eq!(of(TABLE, "hash,swizzle").unwrap().table, (PageTableKind::Hash, true));
     }
 
     #[test]
     fn a_wrong_value_is_refused_with_its_variable() {
         for (name, value) in [
             (BACKEND, "neither"),
+            (TABLE, "hash,swizzled"),
             (MIDDLE, "simulated:dram"),
             (MIDDLE, "numa:0,1MiB,5"),
             (LINES, "sixty"),

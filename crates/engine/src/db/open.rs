@@ -33,7 +33,7 @@ use super::files::{LOG, Lock, NEW_LOG, NEW_PAGES, PAGES, hold, open_directory, o
 use super::limits;
 use super::overlay::{Overlay, Room as OverlayRoom};
 use crate::cache::{Cache, Opening};
-use crate::config::{Builder, FRAMES_MIN, NewLayout, PageSizes, Split, overlay_bytes};
+use crate::config::{Builder, FRAMES_MIN, NewLayout, PageSizes, Split, hash_options, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Timestamp};
 use crate::index::node::leaf::max_record;
@@ -283,9 +283,14 @@ fn shares(
     let dram_max = builder.dram_bytes_max(dram)?;
     let beside =
         middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some(), sizes.own, dram_max));
-    let beside = beside.saturating_add(cache.map_or(0, Cache::dram_bytes));
+    let hash = hash_options(builder, sizes.own, file_pages, (dram, dram_max))?;
+    let beside = beside
+        .saturating_add(cache.map_or(0, Cache::dram_bytes))
+        .saturating_add(hash.map_or(0, |hash| hash.bytes()));
     let with_beside = |split: Split| {
-        let part = format_args!("what is known of the middle tier and of the cache takes {beside} bytes");
+        let part = format_args!(
+            "what is known of the middle tier, of the cache and by a hash table takes {beside} bytes"
+        );
         split.with_beside(beside, sizes, file_pages).map_err(|error| error.of_part(part))
     };
     let split = if beside == 0 { split } else { with_beside(split)? };
@@ -295,6 +300,7 @@ fn shares(
         frames_floor: FRAMES_MIN,
         buffers: split.buffers,
         pages_max: PAGES_MAX,
+        hash,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
         backend,

@@ -114,6 +114,7 @@ fn options(builder: &Builder, share: u64, sizes: PageSizes, file_pages: u64) -> 
         frames_floor: FRAMES_MIN,
         buffers: split.buffers,
         pages_max: PAGES_MAX,
+        hash: None,
         store_bytes_max: u64::MAX,
         record_cache: RecordCache::Off,
         backend,

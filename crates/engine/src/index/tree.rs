@@ -92,7 +92,35 @@ impl Tree {
         seek: Seek<'_>,
         detour: &mut D,
     ) -> Result<ReadGuard<'p>, D::End> {
-        let mut guard = read_root(pool, self.root, (seek, 0))?;
+        match pool.try_read_in_array(self.root) {
+            Some(root) if !root.is_in_middle() => {
+                root.mark();
+                Tree::leaf_below::<D, true>(pool, root, seek, detour)
+            }
+            _ => self.leaf_otherwise(pool, seek, detour),
+        }
+    }
+
+    /// [`Tree::leaf_by`] if the root is not in DRAM, or the page table no array.
+    #[inline(never)]
+    fn leaf_otherwise<'p, D: Detour<'p>>(
+        &self,
+        pool: &'p Pool,
+        seek: Seek<'_>,
+        detour: &mut D,
+    ) -> Result<ReadGuard<'p>, D::End> {
+        let root = read_root(pool, self.root, (seek, 0))?;
+        Tree::leaf_below::<D, false>(pool, root, seek, detour)
+    }
+
+    #[inline(always)]
+    fn leaf_below<'p, D: Detour<'p>, const IN_ARRAY: bool>(
+        pool: &'p Pool,
+        root: ReadGuard<'p>,
+        seek: Seek<'_>,
+        detour: &mut D,
+    ) -> Result<ReadGuard<'p>, D::End> {
+        let mut guard = root;
         let mut above = None;
         loop {
             let node = Node::new(guard.view());
@@ -100,10 +128,15 @@ impl Tree {
             if here == 0 {
                 return Ok(guard);
             }
-            let id = node.child_at(seek.child_index(&node));
+            let index = seek.child_index(&node);
+            let id = node.child_at(index);
+            let seen = match IN_ARRAY {
+                true => pool.try_read_in_array(id),
+                false => pool.try_read_child(&guard, index, id),
+            };
             // A guard that passes through the result of a call, even of one that is inlined, goes
             // through memory twice.
-            guard = match pool.try_read(id) {
+            guard = match seen {
                 Some(child) if !child.is_in_middle() => {
                     guard.validate()?;
                     child.mark();
@@ -260,7 +293,7 @@ pub(super) fn looked_in_middle(pool: &Pool, child: &ReadGuard<'_>, search: Optio
 /// [`Pool::read`] of a root.
 #[inline(always)]
 fn read_root<'p>(pool: &'p Pool, root: PageId, search: Search<'_>) -> Result<ReadGuard<'p>, Retry> {
-    match pool.try_read(root) {
+    match pool.try_read_root(root) {
         Some(guard) if !guard.is_in_middle() => {
             guard.mark();
             Ok(guard)

@@ -115,7 +115,8 @@ impl TableImage {
     /// The durable state of a page, which changes only under the maintenance lock that the caller
     /// holds. A load or an eviction moves the word, but keeps its value.
     pub(crate) fn durable_state(&self, id: PageId) -> MappingWord {
-        let entry = self.pool.table.entry(id).expect("ids of chunks are within the table");
+        // A hash table has no entry of an id that was never used.
+        let Some(entry) = self.pool.table.entry(id) else { return MappingWord::FREE };
         loop {
             match entry.location() {
                 Location::Nowhere if self.unwritten.lock().contains(&id) => return MappingWord::UNWRITTEN,

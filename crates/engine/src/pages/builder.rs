@@ -161,6 +161,7 @@ impl PagesBuilder {
                 batch_least: 2 * largest.page_bytes() as u64,
             },
             pages_max: PAGES_MAX,
+            hash: None,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
             backend,

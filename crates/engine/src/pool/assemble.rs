@@ -13,9 +13,10 @@ use super::cost::frame_cost;
 use super::frames::Frames;
 use super::frames::partition::{ByPartition, Partition};
 use super::frames::persistent::PersistentFrames;
+use super::hash_table::HashTable;
 use super::images::Images;
-use super::options::PoolOptions;
-use super::page_ids::PageIds;
+use super::options::{HashOptions, PoolOptions};
+use super::page_ids::{PageIds, ids_below};
 use super::page_table::PageTable;
 use super::record_cache::Records;
 use super::replacement::{FreeFrames, Replacer};
@@ -24,6 +25,7 @@ use super::resident::Resident;
 use super::resize::Resizing;
 use super::retry::Mode;
 use super::stats::PoolStats;
+use super::swips::Swips;
 use super::tier::{MiddleOptions, MiddleTier};
 use super::tiers::Tiers;
 use super::verify_marks::MarksSlot;
@@ -88,6 +90,13 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     // The database's own class has all frames until another class is used.
     let count = (budget.for_frames(class) / frame_cost(class)) as u32;
     frames.grow(class, count).map_err(memory(u64::from(count) * found.page_bytes as u64))?;
+    let mut table = found.table;
+    if let Some(hash) = options.hash {
+        let bytes = hash.bytes();
+        let hash = hash_table(hash, class, options.pages_max);
+        hash.and_then(|hash| table.hashed(hash, ids_below(found.ids.ends())))
+            .map_err(refused("the page table", bytes))?;
+    }
     let records = Records::new(options.record_cache, found.page_bytes, count, frames.count_max(class))
         .map_err(refused("the record cache", options.frame_bytes))?;
     let mut free: ByPartition<FreeFrames> = std::array::from_fn(|index| {
@@ -102,7 +111,7 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
         free[partition.index()].gain(middle.frames);
     }
     let tiers = Tiers {
-        resident: Resident { table: found.table, frames, stats: PoolStats::default() },
+        resident: Resident { table, frames, stats: PoolStats::default() },
         replacer: Replacer::new(free, options.replacement, class),
         middle: MiddleTier::new(&options.tiers, class, found.seed),
         requests: found.requests,
@@ -125,4 +134,10 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
         verify_marks: MarksSlot::default(),
         resizing: Resizing::new(budget),
     })
+}
+
+fn hash_table(options: HashOptions, class: SizeClass, pages_max: u64) -> io::Result<HashTable> {
+    let swips = options.swips.map(|sizes| Swips::new(sizes, Partition::from(class).frame(0)));
+    // Each class has half as many pages as the one before.
+    HashTable::reserve(options.slots, 2 * pages_max, swips)
 }

@@ -81,6 +81,13 @@ pub(crate) enum Edit<'a, 'p> {
     Free(WriteGuard<'p>),
 }
 
+fn take_id(pool: &Pool, class: SizeClass) -> Option<PageId> {
+    let mut ids = pool.ids.lock();
+    let id = ids.take(class, pool.table.indexes_max(class))?;
+    pool.table.admit(id);
+    Some(id)
+}
+
 impl Pool {
     /// Grants `blocks` blocks for new pages, or fails for lack of disk. Waits until `frames` may be
     /// held at once. The caller holds no frame, log space or other grant.
@@ -99,7 +106,7 @@ impl Pool {
             _ => self.space.grant(class.blocks())?,
         }
         let frame = self.frame_for_new(class).inspect_err(|_| self.space.ungrant(class.blocks()))?;
-        let Some(id) = self.ids.lock().take(class, self.table.indexes_max(class)) else {
+        let Some(id) = take_id(self, class) else {
             self.give_frame(frame);
             self.space.ungrant(class.blocks());
             let bytes = class.page_bytes();

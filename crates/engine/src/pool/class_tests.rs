@@ -55,6 +55,7 @@ fn options() -> PoolOptions {
         frames_floor: 24,
         buffers: BufferSizes { log: 2 << 20, staging: 4 << 20, batches: 8 << 20, batch_least: 4 << 20 },
         pages_max: 1 << 14,
+        hash: crate::config::hash_of_environment(),
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),

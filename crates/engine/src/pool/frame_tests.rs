@@ -52,6 +52,7 @@ pub(crate) fn options(bytes: u64) -> PoolOptions {
         frames_floor: FLOOR,
         buffers: BufferSizes { log: 256 << 10, staging: 96 << 10, batches: 128 << 10, batch_least: 0 },
         pages_max: 1 << 16,
+        hash: crate::config::hash_of_environment(),
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),

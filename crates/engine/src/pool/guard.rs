@@ -292,7 +292,34 @@ impl Tiers {
     /// may be garbage; a valid access calls [`ReadGuard::mark`].
     #[inline(always)]
     pub(crate) fn try_read(&self, id: PageId) -> Option<ReadGuard<'_>> {
-        let entry = self.table.entry(id)?;
+        self.try_read_at(id, self.table.entry(id)?)
+    }
+
+    /// [`Tiers::try_read`]; `None` if the page table is not an array.
+    #[inline(always)]
+    pub(crate) fn try_read_in_array(&self, id: PageId) -> Option<ReadGuard<'_>> {
+        self.try_read_at(id, self.table.entry_in_array(id)?)
+    }
+
+    /// [`Tiers::try_read`] of a root.
+    #[inline(always)]
+    pub(crate) fn try_read_root(&self, id: PageId) -> Option<ReadGuard<'_>> {
+        self.try_read_at(id, self.table.entry_of_root(id)?)
+    }
+
+    /// [`Tiers::try_read`] of the `index`th child of `parent`.
+    #[inline(always)]
+    pub(crate) fn try_read_child(
+        &self,
+        parent: &ReadGuard<'_>,
+        index: usize,
+        id: PageId,
+    ) -> Option<ReadGuard<'_>> {
+        self.try_read_at(id, self.table.entry_of_child(parent.frame, index, id)?)
+    }
+
+    #[inline(always)]
+    fn try_read_at<'p>(&'p self, id: PageId, entry: Entry<'p>) -> Option<ReadGuard<'p>> {
         let seen = entry.latch().load();
         match entry.location() {
             Location::Frame(frame) if !seen.is_exclusive() => {

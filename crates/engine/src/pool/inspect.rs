@@ -26,7 +26,9 @@ impl Footprint {
         let ids = pool.ids.lock();
         Footprint {
             frames: frames_by_class(pool),
-            page_table_bytes: ids.bytes() + pool.frames.tables_bytes(&ids.ends()),
+            page_table_bytes: ids.free_bytes()
+                + pool.table.hash_bytes().unwrap_or_else(|| ids.entries_bytes())
+                + pool.frames.tables_bytes(&ids.ends()),
             live_pages: ids.used(),
             file_bytes: pool.device.len(),
             live_bytes: pool.space.live_bytes(),

@@ -1,9 +1,11 @@
 //! Memory limits and modes of a pool.
 
 use super::frames::Frames;
+use super::hash_table::{HashTable, SLOT_BYTES};
 use super::page_table::PageTable;
 use super::record_cache::RecordCache;
 use super::retry::Mode;
+use super::swips::SwipSizes;
 use super::tier::TierOptions;
 use crate::backend::Backend;
 use crate::ids::SizeClass;
@@ -21,6 +23,20 @@ pub(crate) struct BufferSizes {
     pub(crate) batch_least: u64,
 }
 
+/// A hash table instead of the array of the page table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HashOptions {
+    /// Of its first segment, a power of two.
+    pub(crate) slots: u64,
+    pub(crate) swips: Option<SwipSizes>,
+}
+
+impl HashOptions {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.slots * SLOT_BYTES + self.swips.map_or(0, SwipSizes::bytes)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct PoolOptions {
     /// For frames with their overhead, and for page-long buffers.
@@ -32,6 +48,7 @@ pub(crate) struct PoolOptions {
     pub(crate) buffers: BufferSizes,
     /// Limit for the smallest class, a multiple of 512. Each larger class has half as many.
     pub(crate) pages_max: u64,
+    pub(crate) hash: Option<HashOptions>,
     pub(crate) store_bytes_max: u64,
     pub(crate) record_cache: RecordCache,
     pub(crate) backend: Backend,
@@ -53,6 +70,11 @@ impl PoolOptions {
             Backend::Frames => 0,
             Backend::Mapped => SizeClass::COUNT as u64 * self.pages_max * BLOCK_BYTES as u64,
         };
-        PageTable::reserved_bytes(self.pages_max).saturating_add(frames).saturating_add(mapped)
+        // Recovery uses the array in any case.
+        let hash = self.hash.map_or(0, |hash| HashTable::reserved_bytes(hash.slots, 2 * self.pages_max));
+        PageTable::reserved_bytes(self.pages_max)
+            .saturating_add(hash)
+            .saturating_add(frames)
+            .saturating_add(mapped)
     }
 }

@@ -14,12 +14,16 @@
 //! as many entries as the class before it, so a lookup takes only shifts and additions. Four
 //! entries share a cache line; separate lines for neighbours were not faster
 //! (docs/decisions/0015-mapped-pages.md).
+//!
+//! After recovery a hash table (`hash_table.rs`) may replace the array. The array's limit is then
+//! 0, so that its check of an id leads to the hash table, and costs the array nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_io::{Region, prefetch};
 
+use super::hash_table::HashTable;
 use super::latch::Latch;
 use crate::ids::{PageId, SizeClass};
 use crate::store::mapping_word::MappingWord;
@@ -111,9 +115,13 @@ impl<'a> Entry<'a> {
 /// known.
 #[derive(Debug)]
 pub(crate) struct PageTable {
+    /// The array.
     region: Region,
     /// Limit on indexes of the smallest class, halved for each larger one.
     pages_max: u64,
+    /// [`PageTable::pages_max`] of the array; 0 beside a hash table.
+    array_max: u64,
+    hash: Option<Box<HashTable>>,
 }
 
 /// Highest `pages_max`: 960 GiB of pages per class. A superblock can name such a page table.
@@ -137,7 +145,37 @@ impl PageTable {
     /// Those of [`Region::reserve_writable`].
     pub(crate) fn reserve(pages_max: u64) -> io::Result<PageTable> {
         let region = Region::reserve_writable(PageTable::reserved_bytes(pages_max) as usize)?;
-        Ok(PageTable { region, pages_max })
+        Ok(PageTable { region, pages_max, array_max: pages_max, hash: None })
+    }
+
+    /// Moves the entries of `ids` to `hash`, while no other thread uses the table.
+    ///
+    /// # Errors
+    /// Those of [`Region::reserve`].
+    pub(crate) fn hashed(&mut self, hash: HashTable, ids: impl Iterator<Item = PageId>) -> io::Result<()> {
+        for id in ids {
+            hash.insert(id);
+            if let Some((from, (state, location))) = self.entry(id).zip(hash.entry(id)) {
+                state.store(from.state.load(Ordering::Relaxed), Ordering::Relaxed);
+                location.store(from.location.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        self.region = Region::reserve(ENTRY_BYTES as usize)?;
+        self.array_max = 0;
+        self.hash = Some(Box::new(hash));
+        Ok(())
+    }
+
+    /// Gives a new `id` an entry. One thread at a time.
+    pub(crate) fn admit(&self, id: PageId) {
+        if let Some(hash) = &self.hash {
+            hash.insert(id);
+        }
+    }
+
+    /// Bytes of a hash table with its swips.
+    pub(crate) fn hash_bytes(&self) -> Option<u64> {
+        self.hash.as_ref().map(|hash| hash.bytes())
     }
 
     /// Bytes of addresses that [`PageTable::reserve`] takes.
@@ -153,8 +191,14 @@ impl PageTable {
     /// The entry of `id`. `None` if no page can have it, as after a racy read.
     #[inline(always)]
     pub(crate) fn entry(&self, id: PageId) -> Option<Entry<'_>> {
+        self.entry_in_array(id).or_else(|| self.entry_in_hash(id))
+    }
+
+    /// [`PageTable::entry`], or `None` with a hash table.
+    #[inline(always)]
+    pub(crate) fn entry_in_array(&self, id: PageId) -> Option<Entry<'_>> {
         let (class, index) = (id.class_index(), id.index());
-        if class >= SizeClass::COUNT || index >= self.pages_max >> class {
+        if class >= SizeClass::COUNT || index >= self.array_max >> class {
             return None;
         }
         let at = ((first_entry(self.pages_max, class) + index) * ENTRY_BYTES) as usize;
@@ -162,6 +206,33 @@ impl PageTable {
             unreachable!("an entry is two words");
         };
         Some(Entry { state, location })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn entry_in_hash(&self, id: PageId) -> Option<Entry<'_>> {
+        let (state, location) = self.hash.as_ref()?.entry(id)?;
+        Some(Entry { state, location })
+    }
+
+    /// [`PageTable::entry`] of a root. Faster if there is a hash table.
+    #[inline(always)]
+    pub(crate) fn entry_of_root(&self, id: PageId) -> Option<Entry<'_>> {
+        let Some(hash) = &self.hash else { return self.entry(id) };
+        let (state, location) = hash.root(id)?;
+        Some(Entry { state, location })
+    }
+
+    /// The entry of the `child`th child `id` of the node in the frame `parent`. Faster than
+    /// [`PageTable::entry`] if there is a hash table.
+    #[inline(always)]
+    pub(crate) fn entry_of_child(&self, parent: u32, child: usize, id: PageId) -> Option<Entry<'_>> {
+        let Some(hash) = &self.hash else { return self.entry(id) };
+        let words = match hash.guess(parent, child, id) {
+            Some(words) => words,
+            None => hash.child(parent, child, id)?,
+        };
+        Some(Entry { state: words.0, location: words.1 })
     }
 }
 

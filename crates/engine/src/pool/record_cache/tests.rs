@@ -58,6 +58,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Arc<Maintenance> {
         frames_floor: 24,
         buffers: BufferSizes { log: 128 << 10, staging: 64 << 10, batches: 64 << 10, batch_least: 0 },
         pages_max: 1 << 20,
+        hash: crate::config::hash_of_environment(),
         store_bytes_max: 256 << 20,
         record_cache,
         backend: crate::Backend::of_environment().unwrap(),

@@ -1,0 +1,104 @@
+//! Databases with a hash table and swips.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use terrace_io::MemoryDirectory;
+
+use crate::planted::{Bug, plant};
+use crate::{Builder, Db, Error, Mode, PageTableKind, Table};
+
+fn builder(dram: u64) -> Builder {
+    let builder = Db::builder().dram(dram).page_size(4096).mode(Mode::Inline);
+    builder.page_table(PageTableKind::Hash).swizzle(true)
+}
+
+fn value(key: u32) -> Vec<u8> {
+    key.to_le_bytes().repeat(25)
+}
+
+/// How many of the keys have a wrong answer.
+fn wrong(table: &Table, keys: impl Iterator<Item = u32>) -> usize {
+    let is_wrong =
+        |key: &u32| !matches!(table.get(key.to_be_bytes()), Ok(Some(found)) if found == value(*key));
+    keys.filter(is_wrong).count()
+}
+
+/// Wrong answers after splits that move children to other indexes and nodes.
+fn wrong_after_splits(bug: Option<Bug>) -> usize {
+    let db = builder(32 << 20).directory(Arc::new(MemoryDirectory::new())).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let put = |key: u32| table.put(key.to_be_bytes(), value(key)).unwrap();
+    (0..6000).step_by(2).for_each(put);
+    assert_eq!(wrong(&table, (0..6000).step_by(2)), 0, "each swip is there");
+    (1..6000).step_by(2).for_each(put);
+    plant(bug);
+    let wrong = wrong(&table, 0..6000);
+    plant(None);
+    wrong
+}
+
+#[test]
+fn catches_swip_of_reused_entry() {
+    assert_eq!(wrong_after_splits(None), 0);
+    assert!(wrong_after_splits(Some(Bug::SwipOfReusedEntry)) > 1000);
+}
+
+/// Frames of inner nodes get other pages, while others read and write.
+#[test]
+fn answers_are_right_while_pages_come_and_go() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = builder(2 << 20).mode(Mode::Background).directory(directory.clone()).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    (0..40_000).for_each(|key: u32| table.put(key.to_be_bytes(), value(key)).unwrap());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for key in (0..40_000u32).step_by(7) {
+                table.delete(key.to_be_bytes()).unwrap();
+                table.put(key.to_be_bytes(), value(key)).unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        let mut round = 0;
+        while !done.load(Relaxed) || round < 4 {
+            // The writer's keys may be absent for a moment.
+            let keys = (0..40_000).filter(|key| key % 7 != 0).map(|key| (key * 7919 + round) % 40_000);
+            assert_eq!(wrong(&table, keys.filter(|key| key % 7 != 0)), 0);
+            round += 1;
+        }
+    });
+    assert!(db.stats().faults > 10_000, "not all of it fits");
+    db.close().unwrap();
+    let db = builder(2 << 20).page_table(PageTableKind::Array).swizzle(false).directory(directory.clone());
+    let db = db.open("").unwrap();
+    assert_eq!(wrong(&db.open_table("t").unwrap(), 0..40_000), 0, "the files are the same");
+    db.close().unwrap();
+    let db = builder(2 << 20).directory(directory).open("").unwrap();
+    assert_eq!(wrong(&db.open_table("t").unwrap(), 0..40_000), 0);
+    assert!(db.verify().unwrap().is_ok());
+}
+
+#[test]
+fn the_hash_table_and_its_swips_count_in_the_budget() {
+    let open = |builder: Builder| builder.directory(Arc::new(MemoryDirectory::new())).open("").unwrap();
+    let array = open(builder(64 << 20).page_table(PageTableKind::Array).swizzle(false)).stats();
+    let hash = open(builder(64 << 20).swizzle(false)).stats();
+    let swips = open(builder(64 << 20)).stats();
+    // A 48th of the budget, as a power of two.
+    assert!(hash.page_table_bytes.abs_diff(1 << 20) < 4096, "{}", hash.page_table_bytes);
+    assert!(array.page_table_bytes < 4096, "{}", array.page_table_bytes);
+    assert!(swips.page_table_bytes > hash.page_table_bytes + (64 << 20) / 400);
+    // With header and share of the record cache, rounded to whole frames.
+    let [array, hash_frames, swips_frames] = [&array, &hash, &swips].map(|stats| stats.frames * 4200);
+    assert!(array + 4200 >= hash_frames + (1 << 20), "{array} {hash_frames}");
+    let of_swips = swips.page_table_bytes - hash.page_table_bytes;
+    assert!(hash_frames + 4200 >= swips_frames + of_swips, "{hash_frames} {swips_frames} {of_swips}");
+}
+
+#[test]
+fn swips_without_a_hash_table_are_refused() {
+    let builder = builder(4 << 20).page_table(PageTableKind::Array);
+    let refused = builder.directory(Arc::new(MemoryDirectory::new())).open("").unwrap_err();
+    assert!(matches!(&refused, Error::Config(what) if what.contains("swizzle")), "{refused}");
+}
