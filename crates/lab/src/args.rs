@@ -13,6 +13,7 @@ use terrace_common::units;
 pub use reproduce::ReproduceArgs;
 
 use crate::cost::Shape;
+use crate::design::Design;
 use crate::peers;
 use crate::workload::fields::{Fields, Touch};
 use crate::workload::rate::Rate;
@@ -94,6 +95,9 @@ pub struct YcsbArgs {
     /// --dram and --middle, which set the price; a tier that BASE lacks has its size in three-tiers
     #[arg(long, value_name = "BASE", value_parser = str::parse::<Shape>, requires = "middle", conflicts_with_all = ["compare", "engine"])]
     pub equal_cost: Option<Shape>,
+    /// Set the flags of a design that HyMem compares, and print them; sizes are those given
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["compare", "equal_cost"])]
+    pub design: Option<Design>,
     /// Also write an HTML report with charts to this file
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub report: Option<PathBuf>,

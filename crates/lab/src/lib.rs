@@ -6,6 +6,7 @@
 //! | `args` | flags of both commands |
 //! | `bench` | benchmarks and comparisons |
 //! | `reproduce`, `claims` | the papers' claims: the command, and a function for each |
+//! | `design` | HyMem's designs as presets |
 //! | `hierarchy` | workloads over simulated tiers, in virtual time |
 //! | `cost` | prices of hierarchies, and hierarchies of equal cost |
 //! | `peers` | other engines behind Terrace's interface |
@@ -18,6 +19,7 @@ mod bystanders;
 mod claims;
 mod confine;
 mod cost;
+mod design;
 mod hierarchy;
 mod peers;
 mod reproduce;

@@ -182,6 +182,24 @@ impl Profile {
         self.fence_ns
     }
 
+    /// Adds the write-back of a line and a fence to each scattered write, as if each changed line
+    /// were made durable at once.
+    ///
+    /// ```
+    /// use terrace_io::{Direction, Pattern, Profile};
+    ///
+    /// let optane = Profile::named("optane").unwrap();
+    /// let direct = optane.clone().with_write_back();
+    /// let write_ns = |profile: &Profile| profile.latency_ns(Direction::Write, Pattern::Random);
+    /// assert!(write_ns(&direct) > write_ns(&optane));
+    /// ```
+    #[must_use]
+    pub fn with_write_back(mut self) -> Profile {
+        let more = self.write_back_ns + self.fence_ns;
+        self.latency_ns[Direction::Write as usize][Pattern::Random as usize] += more;
+        self
+    }
+
     /// Time of a transfer without contention: latency and bytes, rounded up to whole media units.
     pub fn time_of(&self, direction: Direction, pattern: Pattern, bytes: u64) -> Duration {
         let bytes = bytes.div_ceil(self.granularity_bytes()).saturating_mul(self.granularity_bytes());

@@ -24,6 +24,7 @@ use terrace_common::units::{show_count, show_size};
 use super::compare;
 use crate::args::YcsbArgs;
 use crate::bystanders::Watch;
+use crate::design::Design;
 use crate::workload::driver::{self, Length, Measured, Plan};
 use crate::workload::fields::{self, Touch};
 use crate::{confine, peers};
@@ -42,6 +43,11 @@ pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     if !args.compare.is_empty() {
         return compare::run(args, output);
     }
+    let mut args = args.clone();
+    let has_store = args.store.is_some();
+    let set = |design: Design| design.apply(&mut args.engine, &mut args.tiers, has_store);
+    let design = args.design.map(set).transpose()?;
+    let args = &args;
     if peers::tiers(&args.engine, &args.tiers) != args.tiers {
         return Err(Failure::Usage(format!(
             "--engine {} has no tiers; of the flags for them it takes --dram, --durability and --seed",
@@ -49,12 +55,13 @@ pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         )));
     }
     match peers::opener(&args.engine) {
-        Some(peer) => measure(args, &*peer, output),
-        None => measure(args, opener, output),
+        Some(peer) => measure(args, design, &*peer, output),
+        None => measure(args, design, opener, output),
     }
 }
 
-fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+/// `design`: what a preset has set.
+fn measure(args: &YcsbArgs, design: Option<String>, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     if let Some(group) = &args.group {
         confine::join(group).map_err(|error| Failure::file("joining the control group", group, error))?;
     }
@@ -93,6 +100,7 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             let way = if table.has_ranges() { "own calls" } else { "whole values are read and written" };
             settings.insert("one_field", way.to_owned());
         }
+        settings.extend(design.clone().map(|set| ("design", set)));
         let (middle, is_on_disk) = (args.tiers.middle.middle.clone(), args.store.is_some());
         let cache = args.tiers.cache.cache.clone();
         let around =
@@ -157,6 +165,9 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
             report.engine
         ),
     )?;
+    if let Some(design) = report.settings.get("design") {
+        print(output, format_args!("design {design}\n"))?;
+    }
     let rate = show_count(report.ops_per_second as u64);
     let operations = show_count(report.operations);
     print(output, format_args!("{rate} operations/s ({operations} in {:.2} s)\n", report.seconds))?;

@@ -13,16 +13,15 @@
 //! a page takes as long as its one core needs for the lines ([`LINES_IN_FLIGHT`]). The log is free
 //! for every design, and long enough not to be cut.
 
-use terrace::Replacement;
-use terrace::migration::{Choice, Policy};
+use terrace::migration::Choice;
 use terrace_common::failure::{Failure, Outcome};
-use terrace_io::{Direction, OPERATION_NS, Pattern, Profile};
+use terrace_io::{OPERATION_NS, Profile};
 
+use crate::design::{self, PAGE_BYTES};
 use crate::hierarchy::{Experiment, Found, Hierarchy, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 pub(super) const GB: u64 = 8 << 20;
-const PAGE_BYTES: u64 = 16 << 10;
 const RECORDS_PER_PAGE: u64 = 15;
 /// The engine's minimum of DRAM frames.
 const FRAMES_LEAST: u64 = 24;
@@ -50,10 +49,6 @@ pub(super) enum Design {
 }
 
 impl Design {
-    fn has_lines(self) -> bool {
-        matches!(self, Design::Lines | Design::ThreeTier)
-    }
-
     /// The paper's name.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -63,6 +58,15 @@ impl Design {
             Design::Pages => "3 tiers, whole pages",
             Design::Lines => "3 tiers, lines",
             Design::ThreeTier => "3 tier BM",
+        }
+    }
+
+    fn preset(self) -> design::Design {
+        match self {
+            Design::Ssd => design::Design::Ssd,
+            Design::Basic => design::Design::Nvm,
+            Design::Direct => design::Design::Direct,
+            Design::Pages | Design::Lines | Design::ThreeTier => design::Design::ThreeTiers,
         }
     }
 }
@@ -93,16 +97,18 @@ impl Point {
         let flash = Profile::named("nvme-flash").map_err(|error| Failure::Work(error.to_string()))?;
         let nvm = nvm(self.latency_ns)?;
         let pages = bytes(self.data) / PAGE_BYTES;
-        let in_place = Policy::new(0.0, 0.0, 1.0, 1.0).map(Choice::Fixed).map_err(Failure::Work)?;
         // Inner nodes and free frames take some beside the data.
         let whole = bytes(self.data) + bytes(self.data) / 16 + (1 << 20);
-        let (dram_bytes, middle, store, migration) = match design {
-            Design::Ssd => (bytes(self.dram), None, flash, Choice::Eager),
-            Design::Basic => (bytes(self.dram), None, nvm, Choice::Eager),
-            Design::Direct => (FRAMES_LEAST * PAGE_BYTES, Some((persisting(&nvm)?, whole)), flash, in_place),
+        // Without a middle tier no page moves.
+        let migration = design.preset().choice().unwrap_or(Choice::Eager);
+        let (dram_bytes, middle, store) = match design {
+            Design::Ssd => (bytes(self.dram), None, flash),
+            // `bench` has its pages in a middle tier; here the page file is the NVM.
+            Design::Basic => (bytes(self.dram), None, nvm),
+            Design::Direct => (FRAMES_LEAST * PAGE_BYTES, Some((nvm.with_write_back(), whole)), flash),
             Design::Pages | Design::Lines | Design::ThreeTier => {
                 let dram = bytes(self.dram).max(FRAMES_LEAST * PAGE_BYTES);
-                (dram, Some((nvm, bytes(self.nvm))), flash, Choice::HyMem)
+                (dram, Some((nvm, bytes(self.nvm))), flash)
             }
         };
         Ok(Experiment {
@@ -114,8 +120,8 @@ impl Point {
             },
             log: Logging { capacity_bytes: LONG_LOG_BYTES, ..Logging::default() },
             migration: migration.into(),
-            replacement: Replacement::ClockPaper,
-            lines: if design.has_lines() { LINE_BYTES as u64 } else { 0 },
+            replacement: design::REPLACEMENT,
+            lines: if design == Design::Pages { 0 } else { design.preset().lines() },
             mini_pages: design == Design::ThreeTier,
             page_bytes: PAGE_BYTES,
             records: pages * RECORDS_PER_PAGE,
@@ -150,29 +156,19 @@ pub(super) fn run(designs: &[Design], points: &[Point]) -> Outcome<Vec<Vec<Optio
 
 /// The emulated memory, whose reads take `latency_ns`.
 pub(super) fn nvm(latency_ns: f64) -> Outcome<Profile> {
-    memory(latency_ns, 0.0)
-}
-
-/// That memory, where each write takes `more_ns` more.
-fn memory(latency_ns: f64, more_ns: f64) -> Outcome<Profile> {
     let core_gb_s = LINES_IN_FLIGHT * LINE_BYTES / latency_ns;
-    let optane = Profile::named("optane").map_err(|error| Failure::Work(error.to_string()))?;
-    let write_ns = optane.latency_ns(Direction::Write, Pattern::Random) + more_ns;
     let text = format!(
-        "base = 'optane'\nsequential_read_ns = {latency_ns:?}\nrandom_read_ns = {latency_ns:?}\nrandom_write_ns = {write_ns:?}\n\
+        "base = 'optane'\nsequential_read_ns = {latency_ns:?}\nrandom_read_ns = {latency_ns:?}\n\
          core_read_gb_s = {core_gb_s:?}\ngranularity_bytes = 64\ncache_bytes = {LAST_LEVEL_BYTES}\ncounts_lines = true\n\
          persistent = false"
     );
     Profile::parse(&text, "nvm").map_err(|error| Failure::Work(error.to_string()))
 }
 
-/// That memory, where each changed line is written back and fenced at once.
-fn persisting(nvm: &Profile) -> Outcome<Profile> {
-    memory(nvm.latency_ns(Direction::Read, Pattern::Random), nvm.write_back_ns() + nvm.fence_ns())
-}
-
 #[cfg(test)]
 mod tests {
+    use terrace_io::{Direction, Pattern};
+
     use super::*;
 
     #[test]
@@ -184,7 +180,7 @@ mod tests {
         assert!((500..=505).contains(&line), "{line}");
         assert_eq!(nvm.time_of(Direction::Read, Pattern::Random, 16 << 10).as_nanos(), page);
         let writes = |profile: &Profile| profile.latency_ns(Direction::Write, Pattern::Random);
-        assert!((writes(&persisting(&nvm).unwrap()) - writes(&nvm) - 63.4).abs() < 0.01);
+        assert!((writes(&nvm.clone().with_write_back()) - writes(&nvm) - 63.4).abs() < 0.01);
     }
 
     #[test]
@@ -212,7 +208,8 @@ mod tests {
                 assert!(middle.unwrap().lines_written > 250, "each update changes a line");
             }
             let loads_lines = middle.is_some_and(|middle| middle.lines_loaded > 0);
-            assert_eq!(loads_lines, design.has_lines(), "{design:?}");
+            let has_lines = matches!(design, Design::Lines | Design::ThreeTier);
+            assert_eq!(loads_lines, has_lines, "{design:?}");
             let has_minis = middle.is_some_and(|middle| middle.promoted_mini > 0);
             assert_eq!(has_minis, design == Design::ThreeTier, "{design:?}");
         }
