@@ -148,7 +148,7 @@ pub struct TierArgs {
     // Other commands have a table of the user's by this name.
     #[arg(long, alias = "table", value_name = "NAME")]
     pub page_table: Option<PageTableKind>,
-    /// Keep the slots of children in the hash table beside inner nodes, for point reads
+    /// Keep beside inner nodes where children are in the hash table, for point reads
     #[arg(long, requires = "page_table")]
     pub swizzle: bool,
     /// Percent of frames for the record cache [default: tuned automatically]

@@ -354,8 +354,8 @@ impl Builder {
         self
     }
 
-    /// Keeps the slots of children in the hash table beside inner nodes, so that a point read need
-    /// not look for them. Default: that of [`Builder::defaults_from`], else no.
+    /// Keeps beside inner nodes where children are in the hash table, so that a point read need not
+    /// look for them. Default: that of [`Builder::defaults_from`], else no.
     ///
     /// Each is a guess that the child's id confirms. In LeanStore and HyMem the child's address
     /// replaces its id in the node, which spares more; the feature `raw-frames` measures how much.

@@ -1,15 +1,18 @@
 //! The page table as buffer managers in papers have it: open addressing over page ids.
 //!
-//! A slot belongs to the first page id that takes it, for good, since ids are never given up. So
-//! slots are type-stable: a lookup needs no latch, and a slot number stays good (`swips.rs`).
+//! The table leads to entries. An entry belongs to the first page id that takes it, for good, since
+//! ids are never given up. So entries are type-stable: a lookup needs no latch, and the number of
+//! an entry stays good (`swips.rs`). Entries lie in the order of their numbers, denser than slots:
+//! a right swip touches little more memory than the array does.
 //!
 //! ```text
-//!   slot      id, state word, location, unused: 32 bytes; id 0 is no page
+//!   entry     id, state word, location, unused: 32 bytes; entry 0 is no page's
+//!   slot      low half of the id | number of the entry; 0 if empty
 //!   segments  first slots | twice as many | four times as many ...
 //! ```
 //!
 //! The first segment is sized at open. A full table gets a further segment, and a lookup probes all
-//! of them, the newest first. One reserved region holds them all, so a slot number is an address.
+//! of them, the newest first. One reserved region holds them all.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,8 +23,10 @@ use super::swips::Swips;
 use crate::ids::PageId;
 use crate::planted::{Bug, planted};
 
-/// Bytes of a slot.
-pub(crate) const SLOT_BYTES: u64 = 32;
+const ENTRY_BYTES: u64 = 32;
+const SLOT_BYTES: u64 = 8;
+/// Bytes of a slot with its share of the entries, of which there are three for four slots.
+pub(crate) const BYTES_PER_SLOT: u64 = SLOT_BYTES + ENTRY_BYTES / 4 * 3;
 /// Least slots of the first segment.
 const SLOTS_MIN: u64 = 64;
 /// Odd, and its product with an id has the id's low bits in its high ones.
@@ -29,13 +34,17 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Debug)]
 pub(crate) struct HashTable {
-    region: Region,
+    entries: Region,
+    slots: Region,
     /// Binary logarithm of the slots of the first segment.
     first_bits: u32,
     segments: AtomicU32,
-    /// Slots in use in the newest segment. Changes under the lock of the page ids.
+    /// Slots in use in the newest segment, and entries in use with entry 0. They change under the
+    /// lock of the page ids.
     used: AtomicU64,
-    swips: Option<Swips>,
+    entries_used: AtomicU64,
+    /// Empty if they are off: a branch less for each look.
+    swips: Swips,
 }
 
 /// State word and location of a page.
@@ -43,9 +52,20 @@ pub(super) type Words<'a> = (&'a AtomicU64, &'a AtomicU64);
 
 /// Slots of the first segment for `pages` pages, or as many as `bytes` have room for.
 pub(crate) fn first_slots(pages: u64, bytes: u64) -> u64 {
-    let room = bytes / SLOT_BYTES;
+    let room = bytes / BYTES_PER_SLOT;
     let room = if room == 0 { 0 } else { 1 << room.ilog2() };
     pages.saturating_mul(2).next_power_of_two().max(room).clamp(SLOTS_MIN, 1 << 30)
+}
+
+fn entries_bytes(pages_max: u64) -> u64 {
+    (pages_max.min(u32::MAX.into()) + 1) * ENTRY_BYTES
+}
+
+/// Bytes of all segments that `pages_max` pages can need.
+fn slots_bytes(slots: u64, pages_max: u64) -> u64 {
+    // Three quarters of each segment are used. All others together are smaller than the last.
+    let last = (pages_max.saturating_add(slots) / 3 * 2 + 1).next_power_of_two();
+    2 * last * SLOT_BYTES
 }
 
 impl HashTable {
@@ -53,17 +73,21 @@ impl HashTable {
     ///
     /// # Errors
     /// Those of [`Region::reserve_writable`].
-    pub(crate) fn reserve(slots: u64, pages_max: u64, swips: Option<Swips>) -> io::Result<HashTable> {
-        let region = Region::reserve_writable(HashTable::reserved_bytes(slots, pages_max) as usize)?;
-        let (first_bits, segments) = (slots.ilog2(), AtomicU32::new(1));
-        Ok(HashTable { region, first_bits, segments, used: AtomicU64::new(0), swips })
+    pub(crate) fn reserve(slots: u64, pages_max: u64, swips: Swips) -> io::Result<HashTable> {
+        Ok(HashTable {
+            entries: Region::reserve_writable(entries_bytes(pages_max) as usize)?,
+            slots: Region::reserve_writable(slots_bytes(slots, pages_max) as usize)?,
+            first_bits: slots.ilog2(),
+            segments: AtomicU32::new(1),
+            used: AtomicU64::new(0),
+            entries_used: AtomicU64::new(1),
+            swips,
+        })
     }
 
-    /// Bytes of addresses of all segments that `pages_max` pages can need.
+    /// Bytes of addresses that [`HashTable::reserve`] takes.
     pub(crate) fn reserved_bytes(slots: u64, pages_max: u64) -> u64 {
-        // Three quarters of each segment are used. All others together are smaller than the last.
-        let last = (pages_max.saturating_add(slots) / 3 * 2 + 1).next_power_of_two();
-        2 * last.min(1 << 31) * SLOT_BYTES
+        slots_bytes(slots, pages_max) + entries_bytes(pages_max)
     }
 
     fn segment_bits(&self, segment: u32) -> u32 {
@@ -77,16 +101,24 @@ impl HashTable {
     }
 
     #[inline(always)]
-    fn slot(&self, slot: u64) -> &[AtomicU64] {
+    fn slot(&self, slot: u64) -> &AtomicU64 {
         let at = (slot * SLOT_BYTES) as usize;
-        self.region.words(at..at + 24)
+        &self.slots.words(at..at + 8)[0]
     }
 
-    /// The entry in `slot`, if it is that of `id`.
+    /// Id, state word and location.
     #[inline(always)]
-    fn entry_at(&self, slot: u64, id: PageId) -> Option<Words<'_>> {
-        let [key, state, location] = self.slot(slot) else { unreachable!("three words") };
-        // The other words of a new slot are zero, as are those of a page that does not exist.
+    fn words(&self, number: u32) -> [&AtomicU64; 3] {
+        let at = (u64::from(number) * ENTRY_BYTES) as usize;
+        let [id, state, location] = self.entries.words(at..at + 24) else { unreachable!("three words") };
+        [id, state, location]
+    }
+
+    /// The entry of this number, if it is that of `id`.
+    #[inline(always)]
+    fn entry_at(&self, number: u32, id: PageId) -> Option<Words<'_>> {
+        let [key, state, location] = self.words(number);
+        // The other words of a new entry are zero, as are those of a page that does not exist.
         (key.load(Ordering::Relaxed) == id.0).then_some((state, location))
     }
 
@@ -97,59 +129,56 @@ impl HashTable {
     }
 
     /// The entry of the `child`th child of the node in the frame `parent`, by its swip. Or at the
-    /// first probe, if there are no swips.
+    /// first probe, if the frame cannot have swips.
     #[inline(always)]
     pub(super) fn guess(&self, parent: u32, child: usize, id: PageId) -> Option<Words<'_>> {
-        let slot = match &self.swips {
-            Some(swips) => swips.get(parent, child)?.into(),
-            None => self.first_slot(id),
+        let Some(number) = self.swips.get(parent, child) else {
+            return self.entry_at(self.first_probe(id), id);
         };
-        if planted(Bug::SwipOfReusedEntry) && self.swips.is_some() && slot != 0 {
-            let [_, state, location] = self.slot(slot) else { unreachable!("three words") };
+        if planted(Bug::SwipOfReusedEntry) && number != 0 {
+            let [_, state, location] = self.words(number);
             return Some((state, location));
         }
-        self.entry_at(slot, id)
+        self.entry_at(number, id)
     }
 
     /// [`HashTable::entry`], by a swip if there are any.
     #[inline(always)]
     pub(super) fn root(&self, id: PageId) -> Option<Words<'_>> {
-        let slot = match &self.swips {
-            Some(swips) => swips.of_root(id).load(Ordering::Relaxed).into(),
-            None => self.first_slot(id),
+        let number = match self.swips.of_root(id) {
+            Some(swip) => swip.load(Ordering::Relaxed),
+            None => self.first_probe(id),
         };
-        self.entry_at(slot, id).or_else(|| self.root_anew(id))
+        self.entry_at(number, id).or_else(|| self.root_anew(id))
     }
 
     #[cold]
     #[inline(never)]
     fn root_anew(&self, id: PageId) -> Option<Words<'_>> {
-        let slot = self.find(id)?;
-        if let Some(swips) = &self.swips {
-            swips.of_root(id).store(slot as u32, Ordering::Relaxed);
+        let number = self.find(id)?;
+        if let Some(swip) = self.swips.of_root(id) {
+            swip.store(number, Ordering::Relaxed);
         }
-        self.entry_at(slot, id)
+        self.entry_at(number, id)
     }
 
     /// [`HashTable::entry`] after a wrong guess, which is put right.
     #[cold]
     #[inline(never)]
     pub(super) fn child(&self, parent: u32, child: usize, id: PageId) -> Option<Words<'_>> {
-        let slot = self.find(id)?;
-        if let Some(swips) = &self.swips {
-            swips.note(parent, child, slot);
-        }
-        self.entry_at(slot, id)
+        let number = self.find(id)?;
+        self.swips.note(parent, child, number);
+        self.entry_at(number, id)
     }
 
-    /// The first probe of `id` in the first segment.
+    /// The number in the first slot that `id` could have in the first segment.
     #[inline(always)]
-    fn first_slot(&self, id: PageId) -> u64 {
-        id.0.wrapping_mul(MULTIPLIER) >> (64 - self.first_bits)
+    fn first_probe(&self, id: PageId) -> u32 {
+        self.slot(id.0.wrapping_mul(MULTIPLIER) >> (64 - self.first_bits)).load(Ordering::Relaxed) as u32
     }
 
-    /// The slot of `id`, if it ever had one.
-    fn find(&self, id: PageId) -> Option<u64> {
+    /// The number of the entry of `id`, if it ever had one.
+    fn find(&self, id: PageId) -> Option<u32> {
         if id.is_none() {
             return None;
         }
@@ -157,22 +186,26 @@ impl HashTable {
         (0..self.segments.load(Ordering::Acquire)).rev().find_map(|segment| self.probe(segment, id).ok())
     }
 
-    /// The slot of `id` in a segment, or the empty one where it would be.
-    fn probe(&self, segment: u32, id: PageId) -> Result<u64, u64> {
+    /// The entry of `id` by a segment, or the empty slot where it would be.
+    fn probe(&self, segment: u32, id: PageId) -> Result<u32, u64> {
         let bits = self.segment_bits(segment);
         let (first, mask) = (id.0.wrapping_mul(MULTIPLIER) >> (64 - bits), (1 << bits) - 1);
         let mut step = 0;
         loop {
             let slot = self.segment_start(segment) + ((first + step) & mask);
-            match self.slot(slot)[0].load(Ordering::Relaxed) {
-                0 => return Err(slot),
-                found if found == id.0 => return Ok(slot),
-                _ => step += 1,
+            // Acquire: the entry has its id.
+            let found = self.slot(slot).load(Ordering::Acquire);
+            if found == 0 {
+                return Err(slot);
             }
+            if found >> 32 == id.0 & u64::from(u32::MAX) && self.entry_at(found as u32, id).is_some() {
+                return Ok(found as u32);
+            }
+            step += 1;
         }
     }
 
-    /// Gives `id` a slot, unless it has one. One thread at a time.
+    /// Gives `id` an entry, unless it has one. One thread at a time.
     pub(super) fn insert(&self, id: PageId) {
         debug_assert!(!id.is_none());
         if self.find(id).is_some() {
@@ -187,13 +220,16 @@ impl HashTable {
         }
         let slot = self.probe(newest, id).expect_err("it has none");
         self.used.fetch_add(1, Ordering::Relaxed);
-        self.slot(slot)[0].store(id.0, Ordering::Release);
+        let number = self.entries_used.fetch_add(1, Ordering::Relaxed);
+        self.words(number as u32)[0].store(id.0, Ordering::Relaxed);
+        self.slot(slot).store(id.0 << 32 | number, Ordering::Release);
     }
 
-    /// Bytes of all segments, and of the swips.
+    /// Bytes of the segments, the entries in use and the swips.
     pub(super) fn bytes(&self) -> u64 {
-        let slots = self.segment_start(self.segments.load(Ordering::Relaxed));
-        slots * SLOT_BYTES + self.swips.as_ref().map_or(0, Swips::bytes)
+        let slots = self.segment_start(self.segments.load(Ordering::Relaxed)) * SLOT_BYTES;
+        let entries = self.entries_used.load(Ordering::Relaxed) * ENTRY_BYTES;
+        slots + entries + self.swips.bytes()
     }
 }
 
@@ -206,29 +242,32 @@ mod tests {
         PageId::new(SizeClass::SMALLEST, index)
     }
 
-    /// Every page keeps its slot when further segments come.
+    /// Every page keeps its entry when further segments come.
     #[test]
-    fn pages_keep_their_slots_while_the_table_grows() {
-        let table = HashTable::reserve(64, 1 << 12, None).unwrap();
-        let mut slots = Vec::new();
-        for index in 1..2000 {
-            assert_eq!(table.find(id(index)), None);
-            table.insert(id(index));
-            slots.push(table.find(id(index)).unwrap());
-            let (state, location) = table.entry(id(index)).unwrap();
+    fn pages_keep_their_entries_while_the_table_grows() {
+        let table = HashTable::reserve(64, 1 << 12, Swips::none()).unwrap();
+        let mut numbers = Vec::new();
+        // Of two classes, whose ids have equal low halves.
+        let ids: Vec<PageId> =
+            (1..1000).flat_map(|index| [id(index), PageId::new(SizeClass::LARGEST, index)]).collect();
+        for (at, &id) in (1..).zip(&ids) {
+            assert_eq!(table.find(id), None);
+            table.insert(id);
+            numbers.push(table.find(id).unwrap());
+            let (state, location) = table.entry(id).unwrap();
             assert_eq!((state.load(Ordering::Relaxed), location.load(Ordering::Relaxed)), (0, 0));
-            location.store(index, Ordering::Relaxed);
+            location.store(at, Ordering::Relaxed);
         }
         assert!(table.segments.load(Ordering::Relaxed) > 4, "it grew");
-        for (index, &slot) in (1..).zip(&slots) {
-            table.insert(id(index));
-            assert_eq!(table.find(id(index)), Some(slot), "and an id has one slot");
-            assert_eq!(table.entry_at(slot, id(index)).unwrap().1.load(Ordering::Relaxed), index);
-            assert!(table.entry_at(slot, id(index + 1)).is_none());
+        for ((at, &id), &number) in (1..).zip(&ids).zip(&numbers) {
+            table.insert(id);
+            assert_eq!(table.find(id), Some(number), "and an id has one entry");
+            assert_eq!(table.entry_at(number, id).unwrap().1.load(Ordering::Relaxed), at);
+            assert!(table.entry_at(number, PageId(id.0 + 1)).is_none());
         }
-        slots.sort_unstable();
-        slots.dedup();
-        assert_eq!(slots.len(), 1999, "no two pages share a slot");
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), ids.len(), "no two pages share an entry");
         assert_eq!(table.find(PageId::NONE), None);
         assert!(table.bytes() <= HashTable::reserved_bytes(64, 1 << 12));
     }

@@ -1,7 +1,7 @@
 //! Memory limits and modes of a pool.
 
 use super::frames::Frames;
-use super::hash_table::{HashTable, SLOT_BYTES};
+use super::hash_table::{BYTES_PER_SLOT, HashTable};
 use super::page_table::PageTable;
 use super::record_cache::RecordCache;
 use super::retry::Mode;
@@ -33,7 +33,7 @@ pub(crate) struct HashOptions {
 
 impl HashOptions {
     pub(crate) fn bytes(&self) -> u64 {
-        self.slots * SLOT_BYTES + self.swips.map_or(0, SwipSizes::bytes)
+        self.slots * BYTES_PER_SLOT + self.swips.map_or(0, SwipSizes::bytes)
     }
 }
 

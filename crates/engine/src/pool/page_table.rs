@@ -228,11 +228,11 @@ impl PageTable {
     #[inline(always)]
     pub(crate) fn entry_of_child(&self, parent: u32, child: usize, id: PageId) -> Option<Entry<'_>> {
         let Some(hash) = &self.hash else { return self.entry(id) };
-        let words = match hash.guess(parent, child, id) {
+        let (state, location) = match hash.guess(parent, child, id) {
             Some(words) => words,
             None => hash.child(parent, child, id)?,
         };
-        Some(Entry { state: words.0, location: words.1 })
+        Some(Entry { state, location })
     }
 }
 

@@ -1,8 +1,8 @@
-//! Swips: per inner node in a frame, the slots of its children in the hash table.
+//! Swips: per inner node in a frame, the numbers of its children's entries in the hash table.
 //!
 //! They stand beside the page, so images, log records and splits never see them, and a node can be
 //! evicted whatever its children do. Nothing keeps them up to date either: a change of the node or
-//! of the frame leaves them as they are. So a swip is a guess. It counts if the slot it names is
+//! of the frame leaves them as they are. So a swip is a guess. It counts if the entry it names is
 //! that of the child's id, which the reader has from the node. A wrong guess costs a lookup in the
 //! hash table, and is replaced.
 //!
@@ -73,6 +73,17 @@ fn zeros(count: u64) -> Box<[AtomicU32]> {
 }
 
 impl Swips {
+    pub(crate) fn none() -> Swips {
+        Swips {
+            first_frame: 0,
+            starts: Box::default(),
+            swips: Box::default(),
+            per_array: 0,
+            owners: Box::default(),
+            asked: AtomicU32::new(0),
+        }
+    }
+
     /// For the frames from `first_frame` on.
     pub(crate) fn new(sizes: SwipSizes, first_frame: u32) -> Swips {
         Swips {
@@ -85,21 +96,21 @@ impl Swips {
         }
     }
 
-    /// The swip of a child, or any other number.
+    /// The swip of a child, or any other number; `None` if the frame cannot have swips.
     #[inline(always)]
     pub(super) fn get(&self, parent: u32, child: usize) -> Option<u32> {
         let start = self.starts.get(parent.wrapping_sub(self.first_frame) as usize)?.load(Relaxed);
         self.swips.get(start as usize + child).map(|swip| swip.load(Relaxed))
     }
 
-    /// The swip of a root, or any other number.
+    /// The swip of a root, or any other number; `None` if swips are off.
     #[inline(always)]
-    pub(super) fn of_root(&self, id: PageId) -> &AtomicU32 {
-        &self.swips[(id.0 % ROOTS) as usize]
+    pub(super) fn of_root(&self, id: PageId) -> Option<&AtomicU32> {
+        self.swips.get((id.0 % ROOTS) as usize)
     }
 
-    /// Notes the slot of a child, if its parent's frame has an array, or gets one.
-    pub(super) fn note(&self, parent: u32, child: usize, slot: u64) {
+    /// Notes the entry of a child, if its parent's frame has an array, or gets one.
+    pub(super) fn note(&self, parent: u32, child: usize, entry: u32) {
         if child >= self.per_array as usize {
             return;
         }
@@ -114,7 +125,7 @@ impl Swips {
             },
             at => at,
         };
-        self.swips[at as usize + child].store(slot as u32, Relaxed);
+        self.swips[at as usize + child].store(entry, Relaxed);
     }
 
     /// The first swip of an array for `parent`. Two threads may give one frame two arrays: the
@@ -163,7 +174,7 @@ mod tests {
         let swips = few();
         for node in 0..8 {
             for child in 0..100 {
-                swips.note(frame(node), child, u64::from(1000 * node) + child as u64);
+                swips.note(frame(node), child, 1000 * node + child as u32);
             }
         }
         for node in 0..8 {
