@@ -348,7 +348,8 @@ impl Builder {
     /// Sets the page table. Default: that of [`Builder::defaults_from`], else
     /// [`PageTableKind::Array`].
     ///
-    /// A hash table takes at least a 48th of the budget.
+    /// A hash table takes up to a 48th of the budget at open, more if the file has many pages. A
+    /// store that grows beyond some twice its budget then takes 50 bytes per page outside of it.
     pub fn page_table(mut self, table: PageTableKind) -> Self {
         self.page_table = Some(table);
         self
@@ -359,7 +360,8 @@ impl Builder {
     ///
     /// Each is a guess that the child's id confirms. In LeanStore and HyMem the child's address
     /// replaces its id in the node, which spares more; the feature `raw-frames` measures how much.
-    /// Takes 4 bytes per frame and 1/384 of the frames' bytes, for the database's own page size.
+    /// For the database's own page size, takes 1/384 of the frames' bytes, and 4 bytes per frame
+    /// that [`Builder::dram_max`] has room for.
     ///
     /// [`Builder::open`] refuses it with [`PageTableKind::Array`], where it would spare nothing.
     pub fn swizzle(mut self, swizzle: bool) -> Self {

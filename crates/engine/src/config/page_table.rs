@@ -7,7 +7,7 @@ use crate::page_table::PageTableKind;
 use crate::pool::options::HashOptions;
 use crate::pool::{SwipSizes, first_slots, frame_cost};
 
-/// The part of the budget that a hash table takes at least, as a divisor.
+/// Part of the budget that a hash table may take for pages to come, as a divisor.
 const SHARE: u64 = 48;
 
 /// A hash table for `file_pages` pages, of a budget in bytes and its upper limit.

@@ -289,7 +289,7 @@ fn shares(
         .saturating_add(hash.map_or(0, |hash| hash.bytes()));
     let with_beside = |split: Split| {
         let part = format_args!(
-            "what is known of the middle tier, of the cache and by a hash table takes {beside} bytes"
+            "what is known of the middle tier and of the cache, and a hash table, take {beside} bytes"
         );
         split.with_beside(beside, sizes, file_pages).map_err(|error| error.of_part(part))
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use terrace_io::MemoryDirectory;
 
 use crate::planted::{Bug, plant};
-use crate::{Builder, Db, Error, Mode, PageTableKind, Table};
+use crate::{Backend, Builder, Db, Error, Mode, PageTableKind, Table};
 
 fn builder(dram: u64) -> Builder {
     let builder = Db::builder().dram(dram).page_size(4096).mode(Mode::Inline);
@@ -81,7 +81,11 @@ fn answers_are_right_while_pages_come_and_go() {
 
 #[test]
 fn the_hash_table_and_its_swips_count_in_the_budget() {
-    let open = |builder: Builder| builder.directory(Arc::new(MemoryDirectory::new())).open("").unwrap();
+    // A mapped table takes whole pages of the system.
+    let open = |builder: Builder| {
+        let builder = builder.backend(Backend::Frames).directory(Arc::new(MemoryDirectory::new()));
+        builder.open("").unwrap()
+    };
     let array = open(builder(64 << 20).page_table(PageTableKind::Array).swizzle(false)).stats();
     let hash = open(builder(64 << 20).swizzle(false)).stats();
     let swips = open(builder(64 << 20)).stats();
@@ -95,6 +99,25 @@ fn the_hash_table_and_its_swips_count_in_the_budget() {
     assert!(array + 4200 >= hash_frames + (1 << 20), "{array} {hash_frames}");
     let of_swips = swips.page_table_bytes - hash.page_table_bytes;
     assert!(hash_frames + 4200 >= swips_frames + of_swips, "{hash_frames} {swips_frames} {of_swips}");
+}
+
+/// A file may name one page far beyond all others.
+#[test]
+fn free_ids_take_no_entries() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = builder(4 << 20).directory(directory.clone()).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    (0..20_000).for_each(|key: u32| table.put(key.to_be_bytes(), value(key)).unwrap());
+    let before = db.stats().page_table_bytes;
+    table.delete_range_in_steps::<[u8; 0]>(..).unwrap();
+    db.close().unwrap();
+    let db = builder(4 << 20).directory(directory).open("").unwrap();
+    let after = db.stats().page_table_bytes;
+    assert!(after + 400 * 32 < before, "{before} {after}");
+    let table = db.open_table("t").unwrap();
+    (0..20_000).for_each(|key: u32| table.put(key.to_be_bytes(), value(key)).unwrap());
+    assert_eq!(wrong(&table, 0..20_000), 0, "they get entries when they are used again");
+    assert!(db.stats().page_table_bytes >= before);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::frames::persistent::PersistentFrames;
 use super::hash_table::HashTable;
 use super::images::Images;
 use super::options::{HashOptions, PoolOptions};
-use super::page_ids::{PageIds, ids_below};
+use super::page_ids::PageIds;
 use super::page_table::PageTable;
 use super::record_cache::Records;
 use super::replacement::{FreeFrames, Replacer};
@@ -94,7 +94,7 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     if let Some(hash) = options.hash {
         let bytes = hash.bytes();
         let hash = hash_table(hash, class, options.pages_max);
-        hash.and_then(|hash| table.hashed(hash, ids_below(found.ids.ends())))
+        hash.and_then(|hash| table.hashed(hash, found.ids.in_use()))
             .map_err(refused("the page table", bytes))?;
     }
     let records = Records::new(options.record_cache, found.page_bytes, count, frames.count_max(class))

@@ -43,7 +43,8 @@ impl Pool {
         for id in self.page_ids() {
             let state = durable_state(id);
             own(state.extent(), format!("page {id}"));
-            let entry = self.table.entry(id).expect("ids in use are within the table");
+            // A free id may have no entry in a hash table.
+            let Some(entry) = self.table.entry(id) else { continue };
             let in_frame = entry.location().frame().is_some();
             if let Some(frame) = entry.location().frame() {
                 if is_mini(frame) || self.frames.has(frame) {

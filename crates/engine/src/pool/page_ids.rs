@@ -101,6 +101,18 @@ impl PageIds {
         self.classes.iter().map(|ids| ids.end - 1 - ids.free_count).sum()
     }
 
+    /// The ids in use, by class and ascending.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = PageId> {
+        SizeClass::all().zip(&self.classes).flat_map(|(class, ids)| {
+            let mut free = ids.free.clone();
+            free.sort_unstable_by_key(|run| run.start);
+            free.push(ids.end..ids.end);
+            let mut start = 1;
+            let between = move |run: Range<u64>| std::mem::replace(&mut start, run.end)..run.start;
+            free.into_iter().flat_map(between).map(move |index| PageId::new(class, index))
+        })
+    }
+
     /// Bytes of the page table's entries, if it is an array.
     pub(crate) fn entries_bytes(&self) -> u64 {
         self.classes.iter().filter(|ids| ids.end > 1).map(|ids| ids.end * ENTRY_BYTES).sum()
@@ -142,6 +154,7 @@ mod tests {
         assert_eq!(ids.used(), 4);
         ids.give_back(PageId::new(large, 2));
         assert_eq!((ids.used(), ids.ends()), (3, [2, 1, 1, 1, 1, 1, 1, 1, 1, 4]));
+        assert!(ids.in_use().eq([PageId(1), PageId::new(large, 1), PageId::new(large, 3)]));
         assert_eq!(ids.take(small, 4), Some(PageId(2)), "the free one is of another class");
         ids.withhold(&HashSet::from([PageId(2), PageId::new(large, 1)]));
         assert_eq!(ids.take(large, 4), Some(PageId::new(large, 2)));
@@ -162,6 +175,7 @@ mod tests {
         assert_eq!(ids.used(), 3);
         let first: Vec<_> = (0..4).filter_map(|_| ids.take(SizeClass::SMALLEST, 1 << 24)).collect();
         assert_eq!(first, [PageId(2), PageId(3), PageId(5), PageId(6)]);
+        assert!(ids.in_use().eq((1..7).chain([(1 << 24) - 1]).map(PageId)), "withheld ones count as used");
         (0..(1 << 24) - 8).for_each(|_| assert!(ids.take(SizeClass::SMALLEST, 1 << 24).is_some()));
         assert_eq!(ids.take(SizeClass::SMALLEST, 1 << 24), None, "all others are in use or withheld");
     }

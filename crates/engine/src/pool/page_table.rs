@@ -148,7 +148,8 @@ impl PageTable {
         Ok(PageTable { region, pages_max, array_max: pages_max, hash: None })
     }
 
-    /// Moves the entries of `ids` to `hash`, while no other thread uses the table.
+    /// Moves the entries of `ids` to `hash`, while no other thread uses the table. Other ids get
+    /// theirs when they are used: a damaged file may name one far beyond all others.
     ///
     /// # Errors
     /// Those of [`Region::reserve`].

@@ -139,12 +139,11 @@ impl Swips {
             Some(_) => return None,
         };
         let start = (array + 1) * self.per_array;
-        if asked >= arrays {
-            let former = self.owners[array as usize].load(Relaxed).wrapping_sub(self.first_frame);
-            let former = &self.starts[former as usize];
+        // No frame's if the array is new, or another thread is just taking it.
+        let former = self.owners[array as usize].swap(parent, Relaxed).wrapping_sub(self.first_frame);
+        if let Some(former) = self.starts.get(former as usize) {
             let _ = former.compare_exchange(start, 0, Relaxed, Relaxed);
         }
-        self.owners[array as usize].store(parent, Relaxed);
         Some(start)
     }
 
@@ -198,6 +197,15 @@ mod tests {
         // Frame 0 is one of many now.
         swips.note(frame(0), 5, 90);
         assert_ne!(swips.get(frame(0), 5), Some(90));
+    }
+
+    /// A thread may be slow to write down the frame that gets an array.
+    #[test]
+    fn an_array_without_an_owner_can_be_taken() {
+        let swips = few();
+        swips.asked.store(ARRAYS_MIN as u32, Relaxed);
+        swips.note(frame(3), 5, 70);
+        assert_eq!(swips.get(frame(3), 5), Some(70));
     }
 
     #[test]
