@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, BackupReport, Compaction, Db, Error, LineWrites, MemoryDirectory, Stats, Table, TableOptions,
-    Transaction, VerifyReport, WriteBatch,
+    Backup, BackupReport, Compaction, Db, Error, LineWrites, MemoryDirectory, Stats, Table, Transaction,
+    VerifyReport, WriteBatch,
 };
 
 use terrace_io::units::show_size;
@@ -83,11 +83,7 @@ impl Database for Opened {
     fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>> {
         let table = match self.db.open_table(name) {
             Err(Error::TableNotFound(_)) if create => {
-                let options = TableOptions::new();
-                let options = self.tiers.layout.page_size.into_iter().fold(options, TableOptions::page_size);
-                let values = self.tiers.layout.value_page_size.into_iter();
-                let options = values.fold(options, TableOptions::value_page_size_max);
-                self.db.create_table_with(name, &options)?
+                self.db.create_table_with(name, &self.tiers.layout.table_options())?
             }
             found => found?,
         };

@@ -11,7 +11,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use terrace::{
     Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, LogMemory, Middle, NodeSet,
-    PageTableKind, RecordCache, Replacement,
+    PageTableKind, RecordCache, Replacement, TableOptions,
 };
 
 pub use flags::{OF_MIDDLE, is_middle_in_environment};
@@ -107,6 +107,14 @@ pub struct LayoutArgs {
     /// Log size of databases created here, at which pages are written out
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub log_max: Option<u64>,
+}
+
+impl LayoutArgs {
+    /// The options of tables created with these flags.
+    pub fn table_options(&self) -> TableOptions {
+        let options = self.page_size.into_iter().fold(TableOptions::new(), TableOptions::page_size);
+        self.value_page_size.into_iter().fold(options, TableOptions::value_page_size_max)
+    }
 }
 
 /// Commits.

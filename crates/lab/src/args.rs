@@ -17,6 +17,7 @@ use crate::design::Design;
 use crate::peers;
 use crate::workload::fields::{Fields, Touch};
 use crate::workload::rate::Rate;
+use crate::workload::tpcc;
 use crate::workload::ycsb::{Distribution, Mix};
 
 /// The benchmarks.
@@ -24,6 +25,8 @@ use crate::workload::ycsb::{Distribution, Mix};
 pub enum BenchCommand {
     /// Yahoo! Cloud Serving Benchmark and variants, verifying every value read
     Ycsb(Box<YcsbArgs>),
+    /// TPC-C: an order-entry business of thirteen tables, whose consistency is checked
+    Tpcc(Box<TpccArgs>),
     /// Cold reads, single against batched, next to the disk's own gain from queue depth
     GetMany(Box<GetManyArgs>),
     /// Random pages under guards, next to raw disk reads
@@ -122,6 +125,51 @@ impl YcsbArgs {
         let of_fields = self.fields.map(Fields::value_bytes);
         of_fields.or(self.value_size).unwrap_or(self.workload.value_bytes())
     }
+}
+
+/// `terrace bench tpcc`
+#[derive(Args, Clone, Debug)]
+pub struct TpccArgs {
+    /// Warehouses; one is the home of each thread, by turns
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub warehouses: u32,
+    /// Items, and rows of stock in each warehouse
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub items: u32,
+    /// Customers of each district, and its orders at first
+    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub customers: u32,
+    /// Percent of new orders, payments, order statuses, deliveries and stock levels
+    #[arg(long, value_name = "PERCENT,...", default_value_t, value_parser = str::parse::<tpcc::Mix>)]
+    pub mix: tpcc::Mix,
+    /// Client threads
+    #[arg(long, default_value_t = 1, value_parser = threads())]
+    pub threads: u16,
+    /// Duration of the measurement, such as 10 or 500ms [default: 10]
+    #[arg(long, value_parser = units::duration, overrides_with = "transactions")]
+    pub seconds: Option<Duration>,
+    /// Run this many transactions instead of a duration, without a warm-up
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub transactions: Option<u64>,
+    /// Duration of the warm-up
+    #[arg(long, default_value = "0", value_parser = units::duration)]
+    pub warmup: Duration,
+    /// The database directory [default: main memory only]
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<PathBuf>,
+    /// Go on with the business of an earlier run, of the same size
+    #[arg(long, requires = "store")]
+    pub loaded: bool,
+    /// Only check the consistency conditions of the business of an earlier run
+    #[arg(long, requires = "store")]
+    pub check: bool,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Say each committed new order on standard error, for a test that kills the process
+    #[arg(long, hide = true)]
+    pub acknowledge: bool,
 }
 
 /// `terrace bench get-many`

@@ -6,6 +6,7 @@ mod compare;
 mod get_many;
 mod pages;
 mod restart;
+mod tpcc;
 mod ycsb;
 
 use std::io::Write;
@@ -19,6 +20,7 @@ use crate::args::BenchCommand;
 pub fn run(command: BenchCommand, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     match command {
         BenchCommand::Ycsb(args) => ycsb::run(&args, opener, output),
+        BenchCommand::Tpcc(args) => tpcc::run(&args, output),
         BenchCommand::GetMany(args) => get_many::run(&args, opener, output),
         BenchCommand::Pages(args) => pages::run(&args, output),
         BenchCommand::Column(args) => column::run(&args, output),
