@@ -282,7 +282,7 @@ impl Experiment {
 
     /// Opens a copy of `image` with charged files, and frames within 1 % of the request. Returns
     /// the copy and the budget too.
-    fn open_with_frames(
+    pub fn open_with_frames(
         &self,
         image: &MemoryDirectory,
         time: &Arc<VirtualTime>,

@@ -7,15 +7,16 @@ use super::setup::{Design, Point, run};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::hierarchy::Found;
 
-/// Required share of the paper's ratios, either way.
-const SHARE: f64 = 0.7;
+/// Required percentage of the paper's ratios, either way.
+pub(super) const SHARE_PERCENT: u32 = 70;
+const SHARE: f64 = SHARE_PERCENT as f64 / 100.0;
 
 /// Operations a second by the value on the horizontal axis.
 type Curve = Vec<(f64, f64)>;
 
 /// A figure: a curve for each design.
-struct Figure {
-    curves: Vec<(Design, Curve)>,
+pub(super) struct Figure {
+    pub(super) curves: Vec<(Design, Curve)>,
 }
 
 impl Figure {
@@ -34,13 +35,13 @@ impl Figure {
         found.map(|(_, curve)| curve).expect("the figure has this design")
     }
 
-    fn rate(&self, design: Design, x: f64) -> f64 {
+    pub(super) fn rate(&self, design: Design, x: f64) -> f64 {
         let found = self.curve(design).iter().find(|&&(at, _)| at == x);
         found.map_or(f64::NAN, |&(_, rate)| rate)
     }
 
     /// How many times the rate of `b` that of `a` is.
-    fn ratio(&self, a: Design, b: Design, x: f64) -> f64 {
+    pub(super) fn ratio(&self, a: Design, b: Design, x: f64) -> f64 {
         self.rate(a, x) / self.rate(b, x)
     }
 
@@ -62,17 +63,17 @@ impl Figure {
         }
     }
 
-    fn lines(&self, title: &str, x: &str, scale: Scale) -> Lines {
+    pub(super) fn lines(&self, title: &str, x: &str, scale: Scale) -> Lines {
         let lines = Lines { scale, ..Lines::new(title, x, "operations/s") };
         self.curves.iter().fold(lines, |lines, (design, curve)| lines.line(design.name(), curve.clone()))
     }
 }
 
-fn near(ratio: f64, paper: f64) -> bool {
+pub(super) fn near(ratio: f64, paper: f64) -> bool {
     (SHARE..=1.0 / SHARE).contains(&(ratio / paper))
 }
 
-fn verdict(holds: bool, sign: bool) -> Verdict {
+pub(super) fn verdict(holds: bool, sign: bool) -> Verdict {
     match (holds, sign) {
         (true, true) => Verdict::Holds,
         (false, true) => Verdict::Sign,

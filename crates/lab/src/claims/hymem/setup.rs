@@ -87,7 +87,7 @@ impl Point {
     pub(super) const USUAL: Point = Point { dram: 2.0, nvm: 10.0, data: 10.0, latency_ns: 500.0, updates: 0 };
 
     /// Whether the data fit the memory of `design`.
-    fn runs(self, design: Design) -> bool {
+    pub(super) fn runs(self, design: Design) -> bool {
         !matches!(design, Design::Basic | Design::Direct) || self.data <= self.nvm
     }
 

@@ -126,6 +126,11 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Makes any warehouse the home.
+    pub fn move_home(&mut self) {
+        self.home = self.random.within(1, self.scale.warehouses);
+    }
+
     fn district(&mut self) -> DistrictId {
         self.random.within(1, DISTRICTS.into()) as DistrictId
     }
