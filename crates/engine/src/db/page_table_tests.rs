@@ -91,7 +91,7 @@ fn the_hash_table_and_its_swips_count_in_the_budget() {
     let swips = open(builder(64 << 20)).stats();
     // A 48th of the budget, as a power of two.
     // Its slots are a quarter of it; entries come with their pages.
-    assert!(hash.page_table_bytes.abs_diff(1 << 18) < 4096, "{}", hash.page_table_bytes);
+    assert!(hash.page_table_bytes.abs_diff(1 << 18) < 16 << 10, "{}", hash.page_table_bytes);
     assert!(array.page_table_bytes < 4096, "{}", array.page_table_bytes);
     assert!(swips.page_table_bytes > hash.page_table_bytes + (64 << 20) / 400);
     // With header and share of the record cache, rounded to whole frames.

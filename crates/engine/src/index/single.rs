@@ -229,13 +229,8 @@ fn try_single(
         Plan::NoRoom => return leaf.validate().map(|()| Attempt::NoRoom),
         Plan::Change { op, old, value_slot } => (op, old, value_slot),
     };
-    if let Leaf::Partial(leaf) = &leaf
-        && value_slot.is_none()
-    {
-        leaf.validate()?;
-        // Loads the other lines.
-        pool.fetch(leaf.unread().id())?;
-        return Err(Retry::Restart);
+    if let Leaf::Partial(leaf) = &leaf {
+        load_for_change(pool, leaf, value_slot)?;
     }
     let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE).set_commit();
     describe_op(record, leaf.id(), &op);
@@ -271,6 +266,23 @@ fn try_single(
         }
     };
     Ok(Attempt::Over(SingleOutcome::Done { end: appended.end, existed, underfull }))
+}
+
+/// Loads what a change of a partial leaf needs: the lines of an entry that keeps its size, else all
+/// lines, and then the change restarts.
+#[cold]
+#[inline(never)]
+fn load_for_change(pool: &Pool, leaf: &PartialGuard<'_>, slot: Option<ValueSlot>) -> Result<(), Retry> {
+    if let Some(slot) = slot {
+        leaf.load_for_change(slot.at, slot.bytes);
+        return Ok(());
+    }
+    leaf.validate()?;
+    match pool.fetch(leaf.unread().id()) {
+        // A page that was freed meanwhile has left the tree.
+        Ok(_) | Err(Retry::Missing(_)) => Err(Retry::Restart),
+        Err(stop) => Err(stop),
+    }
 }
 
 /// Looks for the key in the leaf, and copies its value to `old_value`. Calls `copied` after that.

@@ -23,7 +23,7 @@ use super::images::Images;
 use super::latch::Word;
 use super::page_ids::{PageIds, id_count_below, ids_below};
 use super::page_table::{Entry, Location};
-use super::partial::{make_whole, widen};
+use super::partial::{end_mini, make_whole};
 use super::record_cache::{Looked, Record, Records, Source};
 use super::resident::class_of_page;
 use super::resize::{Resizer, Resizing};
@@ -190,10 +190,10 @@ impl Pool {
             match entry.location() {
                 Location::Frame(_) => return Ok(false),
                 Location::Partial(frame) if is_mini(frame) => {
-                    // It has no room for all lines.
-                    let to = self.take_frame(class_of_page(id), id)?;
-                    if !widen(&self.tiers, Seen { id, entry, word: seen, frame }, to) {
-                        self.wait_latched(&mut backoff);
+                    // It has no room for all lines. The middle tier has them: no frame is needed.
+                    if !end_mini(&self.tiers, Seen { id, entry, word: seen, frame }) {
+                        // It has changed, or its image is being written.
+                        backoff.wait();
                     }
                 }
                 Location::Partial(_) if make_whole(&self.tiers, id, entry, seen) => return Ok(false),

@@ -110,20 +110,15 @@ impl<'p> PartialGuard<'p> {
             has_room = partial::load(middle, resident, id, frame, lines);
         });
         if !has_room {
-            self.widen();
+            end_mini(self.guard.tiers(), self.guard.page());
         }
         is_loaded && has_room
     }
 
-    /// Gives a mini page a frame, if one can be had without waiting. Else demotes it, so that the
-    /// look starts from the middle tier again.
-    #[cold]
-    fn widen(&self) {
-        let (tiers, page) = (self.guard.tiers(), self.guard.page());
-        match tiers.find(class_of_page(page.id).into(), page.id).frame {
-            Some((frame, _)) => _ = widen(tiers, page, frame),
-            None => _ = partial::demote_mini(tiers.middle_of_frame(), &tiers.resident, page),
-        }
+    /// Loads the lines of a change of `bytes` bytes at `at`, of which looks may have skipped some.
+    /// If that is refused, `upgrade` fails.
+    pub(crate) fn load_for_change(&self, at: usize, bytes: usize) {
+        self.view().has(at, bytes);
     }
 }
 
@@ -239,8 +234,18 @@ pub(super) fn make_whole(tiers: &Tiers, id: PageId, entry: Entry<'_>, seen: Word
     true
 }
 
+/// Gives a mini page a frame, if one can be had without waiting. Else demotes it, so that the look
+/// starts from the middle tier again. False if the page is latched, has changed, or is written.
+#[cold]
+pub(super) fn end_mini(tiers: &Tiers, page: Seen<'_>) -> bool {
+    match tiers.find(class_of_page(page.id).into(), page.id).frame {
+        Some((frame, _)) => widen(tiers, page, frame),
+        None => partial::demote_mini(tiers.middle_of_frame(), &tiers.resident, page),
+    }
+}
+
 /// Gives the mini page `page` the empty `frame`, which is freed if the page has changed.
-pub(super) fn widen(tiers: &Tiers, page: Seen<'_>, frame: u32) -> bool {
+fn widen(tiers: &Tiers, page: Seen<'_>, frame: u32) -> bool {
     // Only a hint, as the page may leave meanwhile.
     let rounds = tiers.frames.mini_page(page.frame).rounds().min(COUNT_MAX);
     // Its lines show that it is wanted, so it skips probation.

@@ -252,3 +252,43 @@ fn lookups_of_a_field_load_a_thirtieth_of_the_lines_that_pages_have() {
     assert!(pages > 30.0 && pages >= 30.0 * lines, "{pages} lines by pages, {lines} by lines");
     assert!(lines >= 1.25 * minis, "{lines} lines by lines, {minis} with mini pages");
 }
+
+/// Entries of the first and last leaf hold what their keys have in common with the one before, and
+/// a search compares those bytes in few of them. A put of the same size writes them again.
+#[test]
+fn puts_of_keys_with_much_in_common_load_the_lines_that_they_write() {
+    for common in [64, 100, 127, 200] {
+        let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20);
+        let builder = builder.page_size(PAGE_BYTES).backend(Backend::Frames).mode(Mode::Inline).seed(1);
+        let builder = builder.middle("simulated:dram,8MiB".parse().unwrap()).lines(64).mini_pages(true);
+        let time = Time::Virtual(Arc::new(VirtualTime::new(1)));
+        let builder = builder.policy("1,1,1,1".parse().unwrap()).simulated_time(time);
+        let db = builder.record_cache(RecordCache::Off).durability(Durability::Buffered).open("").unwrap();
+        let (table, others) = (db.create_table("t").unwrap(), db.create_table("others").unwrap());
+        let key_of = |number: u32| [vec![b'p'; common], key(number).to_vec()].concat();
+        for number in 0..300 {
+            table.put(key_of(number), [0; 60]).unwrap();
+        }
+        for number in 0..3000 {
+            others.put(key(number), [0; 1000]).unwrap();
+        }
+        let (mut random, mut values) = (SmallRng::seed_from_u64(common as u64), [0u8; 300]);
+        let before = middle(&db);
+        for step in 0..4000u32 {
+            let number = random.random_range(0..300);
+            let value = step as u8;
+            table.put(key_of(number), [value; 60]).unwrap();
+            values[number as usize] = value;
+            // Others push its page out of DRAM.
+            if step % 4 == 0 {
+                (0..60).for_each(|_| _ = others.get(key(random.random_range(0..3000))).unwrap());
+            }
+        }
+        for number in 0..300 {
+            let expected = [values[number as usize]; 60];
+            assert_eq!(table.get(key_of(number)).unwrap().unwrap(), expected, "{common} bytes, key {number}");
+        }
+        let now = middle(&db).since(&before);
+        assert!(now.promoted_mini > 100 && now.widened > 100, "{common} bytes: {now:?}");
+    }
+}

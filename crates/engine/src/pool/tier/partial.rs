@@ -73,7 +73,7 @@ pub(in crate::pool) fn make_whole(middle: &MiddleTier, resident: &Resident, id: 
 
 /// Replaces content of a partial page from word `first` on.
 ///
-/// The caller has looked at all of that content, so a mini page has its lines.
+/// The caller has loaded the lines of that content (`PartialGuard::load_for_change`).
 pub(in crate::pool) fn change(
     middle: &MiddleTier,
     resident: &Resident,
@@ -85,7 +85,7 @@ pub(in crate::pool) fn change(
     let page = resident.frames.partial_page(id, frame);
     let lines = page.masks().of(first * 8, content.len());
     let has_room = load(middle, resident, id, frame, lines.clone());
-    assert!(has_room, "a look gives a mini page the lines of a change, or a frame");
+    assert!(has_room, "a mini page has the lines of a change before it");
     for line in lines {
         let (at, words) = (page.words_of(line).start, page.line(line).expect("it is loaded"));
         // The part of the content in this line.
