@@ -33,9 +33,7 @@ pub enum SimError {
         share: f64,
     },
     /// A size below one block.
-    #[error(
-        "a cache of {size} has no blocks: the trace has {footprint} of {block_bytes} bytes; give a larger size"
-    )]
+    #[error("a cache of {size} has no blocks: {}; give a larger size", why_none(*size, *footprint, *block_bytes))]
     NoBlocks {
         /// The requested size.
         size: Size,
@@ -74,4 +72,12 @@ pub enum SimError {
         /// The most requests.
         max: u64,
     },
+}
+
+fn why_none(size: Size, footprint: usize, block_bytes: u32) -> String {
+    match size.is_relative() {
+        true => format!("the trace has {footprint} of {block_bytes} bytes"),
+        // The trace may not be read yet.
+        false => format!("a block has {block_bytes} bytes"),
+    }
 }

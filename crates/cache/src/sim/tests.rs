@@ -333,7 +333,9 @@ fn sizes_in_bytes_are_whole_blocks() {
         run(&simulation, "0 10 0 0\n", "lis")
     };
     assert_eq!(of("8KiB", 512).unwrap_err().to_string().matches("8KiB, 16 blocks").count(), 1);
-    assert!(of("8KiB", 16_384).unwrap_err().to_string().contains("8KiB has no blocks"));
+    assert!(
+        of("8KiB", 16_384).unwrap_err().to_string().contains("8KiB has no blocks: a block has 16384 bytes")
+    );
     assert_eq!(of("8KiB", 1024).unwrap().results[0].cache_blocks, 8);
 }
 
