@@ -362,11 +362,7 @@ fn levels(records: u64, page_bytes: u64, value_bytes: u64) -> u64 {
 impl Running {
     /// Reads everything in order and checks the number of records.
     fn read_all(&mut self, records: u64) -> Outcome {
-        let mut found = 0;
-        for entry in self.table.range(values::key(0)..) {
-            entry?;
-            found += 1;
-        }
+        let found = self.count(0, u64::MAX)?;
         self.level_clocks();
         match found == records {
             true => Ok(()),
@@ -374,8 +370,29 @@ impl Running {
         }
     }
 
+    /// Reads at most `most` entries in order from key `number` on, and counts them.
+    fn count(&self, number: u64, most: u64) -> Outcome<u64> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let mut entries = self.table.range(values::key(number)..).take(most);
+        Ok(entries.try_fold(0, |found, entry| entry.map(|_| found + 1))?)
+    }
+
+    /// Reads `rows` entries from key `number` on, each with `row_ns` of computation.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn scan(&mut self, number: u64, rows: u64, row_ns: u64) -> Outcome {
+        let worker = self.time.next();
+        self.time.enter(worker);
+        self.time.spend(worker, self.operation_ns + self.levels * PAGE_NS + rows * row_ns);
+        match self.count(number, rows)? {
+            found if found == rows => Ok(()),
+            found => Err(Failure::Damaged(format!("{found} of {rows} records from {number} on"))),
+        }
+    }
+
     /// Aligns all clocks to the last worker's and returns it.
-    fn level_clocks(&self) -> u64 {
+    pub fn level_clocks(&self) -> u64 {
         let last = self.time.elapsed_ns();
         for worker in 0..self.time.workers() {
             self.time.spend(worker, last - self.time.now(worker));
@@ -520,17 +537,7 @@ impl Running {
                 self.write(key, number, version)?;
                 right
             }
-            (Kind::Scan, None) => {
-                let mut left = scan_length;
-                for entry in self.table.range(key..) {
-                    entry?;
-                    left -= 1;
-                    if left == 0 {
-                        break;
-                    }
-                }
-                left < scan_length
-            }
+            (Kind::Scan, None) => self.count(number, scan_length)? > 0,
         };
         match right {
             true => Ok(()),

@@ -22,7 +22,7 @@ use crate::hierarchy::{Experiment, Found, Hierarchy, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 pub(super) const GB: u64 = 8 << 20;
-const RECORDS_PER_PAGE: u64 = 15;
+pub(super) const RECORDS_PER_PAGE: u64 = 15;
 /// The engine's minimum of DRAM frames.
 const FRAMES_LEAST: u64 = 24;
 /// Lines that a core loads at the same time: the fill buffers of the paper's processor. A soft
