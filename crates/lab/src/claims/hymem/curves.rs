@@ -45,6 +45,18 @@ impl Figure {
         self.rate(a, x) / self.rate(b, x)
     }
 
+    /// How many times the rate at `b` that at `a` is, of each of [`THREE`].
+    fn factors(&self, a: f64, b: f64) -> [f64; THREE.len()] {
+        THREE.map(|design| self.rate(design, a) / self.rate(design, b))
+    }
+
+    /// Whether basic NVM is below both other designs of [`THREE`] everywhere.
+    fn is_basic_lowest(&self) -> bool {
+        let [basic, others @ ..] = THREE;
+        let is_below = |x| others.iter().all(|&other| self.ratio(basic, other, x) < 1.0);
+        self.curve(basic).iter().all(|&(x, _)| is_below(x))
+    }
+
     /// From where on `a` is above `b`, on a straight line between the points; infinite if never.
     fn crossing(&self, a: Design, b: Design) -> f64 {
         let lead = |x: f64| self.ratio(a, b, x) - 1.0;
@@ -130,8 +142,7 @@ pub fn latency(_: &Setting) -> Outcome<Measured> {
 fn judge_latency(figure: &Figure) -> Measured {
     use Design::{Basic, Direct, ThreeTier};
     let crossing = figure.crossing(ThreeTier, Direct);
-    let loses = |design| figure.rate(design, 165.0) / figure.rate(design, 1800.0);
-    let (direct, basic, three) = (loses(Direct), loses(Basic), loses(ThreeTier));
+    let [basic, direct, three] = figure.factors(165.0, 1800.0);
     let below = figure.curve(Basic).iter().all(|&(x, _)| figure.ratio(Basic, Direct, x) < 1.0);
     let flatter = three < direct && basic < direct;
     Measured {
@@ -181,13 +192,7 @@ pub fn large_data(_: &Setting) -> Outcome<Measured> {
 }
 
 fn judge_large(figure: &Figure) -> Measured {
-    use Design::{Basic, Direct, ThreeTier};
-    let loses = |design| figure.rate(design, 10.0) / figure.rate(design, 80.0);
-    let (direct, basic, three) = (loses(Direct), loses(Basic), loses(ThreeTier));
-    let lowest = figure
-        .curve(Basic)
-        .iter()
-        .all(|&(x, rate)| rate < figure.rate(Direct, x).min(figure.rate(ThreeTier, x)));
+    let ([basic, direct, three], lowest) = (figure.factors(10.0, 80.0), figure.is_basic_lowest());
     Measured {
         measured: format!(
             "from 10 to 80 GB NVM Direct loses a factor of {direct:.2}, three tiers {three:.2}, basic NVM {basic:.2}; basic NVM is {}lowest",
@@ -215,13 +220,7 @@ pub fn updates(_: &Setting) -> Outcome<Measured> {
 }
 
 fn judge_updates(figure: &Figure) -> Measured {
-    use Design::{Basic, Direct, ThreeTier};
-    let keeps = |design| figure.rate(design, 100.0) / figure.rate(design, 0.0);
-    let (basic, direct, three) = (keeps(Basic), keeps(Direct), keeps(ThreeTier));
-    let above = figure
-        .curve(Basic)
-        .iter()
-        .all(|&(x, rate)| rate < figure.rate(Direct, x).min(figure.rate(ThreeTier, x)));
+    let ([basic, direct, three], above) = (figure.factors(100.0, 0.0), figure.is_basic_lowest());
     Measured {
         measured: format!(
             "with updates alone basic NVM has {basic:.2} of its lookups' rate, NVM Direct {direct:.2} and three tiers {three:.2}; both are {}above \
