@@ -2,6 +2,7 @@
 
 mod curves;
 mod fptree;
+mod hashed;
 mod hybrid;
 mod line_writes;
 mod loaded;
