@@ -214,6 +214,8 @@ pub struct Running {
     value_bytes: usize,
     fields: Option<Fields>,
     levels: u64,
+    /// Updates of a field write the bytes of the load.
+    rewrites: bool,
     value: Vec<u8>,
 }
 
@@ -268,6 +270,7 @@ impl Experiment {
             table: db.open_table(TABLE)?,
             db,
             time,
+            rewrites: false,
             value: Vec::new(),
         })
     }
@@ -417,6 +420,12 @@ impl Running {
         Ok(())
     }
 
+    /// From here on, updates of a field write the bytes of the load: they change a page only where
+    /// the engine keeps its own data.
+    pub fn rewrite(&mut self) {
+        self.rewrites = true;
+    }
+
     /// Shifts the workload to that of `experiment`, which has as many workers and records.
     pub fn shift(&mut self, experiment: &Experiment) {
         self.streams = experiment.streams();
@@ -523,6 +532,7 @@ impl Running {
             }
             (Kind::Update, Some(fields)) => {
                 let field = fields.pick(version);
+                let version = if self.rewrites { 0 } else { version };
                 fields.fill_one(number, field, version, &mut self.value);
                 self.table.update_range(key, fields.range(field).start, &self.value)?
             }

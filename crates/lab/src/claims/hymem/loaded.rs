@@ -9,6 +9,8 @@ use crate::hierarchy::Found;
 
 /// Million lines: whole pages, lines, and lines with mini pages.
 const PAPER: [f64; 3] = [652.5, 11.8, 5.6];
+/// Lines loaded for each page: a design with whole pages loads as many pages as one with lines.
+const PAPER_LINES: f64 = PAPER[1] / (PAPER[0] / LINES_PER_PAGE);
 const DESIGNS: [Design; 5] = [Design::Basic, Design::Pages, Design::Lines, Design::ThreeTier, Design::Direct];
 /// Required share of the paper's ratios.
 const SHARE: f64 = 0.7;
@@ -18,20 +20,23 @@ const SHARE: f64 = 0.7;
 struct Loaded {
     /// Lines for each lookup.
     lines: f64,
+    /// Pages that got to DRAM, for each lookup.
+    pages: f64,
     ops_per_second: f64,
 }
 
 impl Loaded {
     fn of(design: Design, found: &Found, operations: u64) -> Outcome<Loaded> {
-        let lines = match design {
-            Design::Basic => found.misses * LINES_PER_PAGE,
+        let (lines, pages) = match design {
+            Design::Basic => (found.misses * LINES_PER_PAGE, found.misses),
             _ => {
-                let middle = found.middle()?;
-                let whole = middle.migrations.middle_to_dram - middle.promoted_partial;
-                (middle.lines_loaded as f64 + whole as f64 * LINES_PER_PAGE) / operations as f64
+                let (middle, each) = (found.middle()?, 1.0 / operations as f64);
+                let pages = middle.migrations.middle_to_dram;
+                let whole = (pages - middle.promoted_partial) as f64 * LINES_PER_PAGE;
+                ((middle.lines_loaded as f64 + whole) * each, pages as f64 * each)
             }
         };
-        Ok(Loaded { lines, ops_per_second: found.ops_per_second })
+        Ok(Loaded { lines, pages, ops_per_second: found.ops_per_second })
     }
 }
 
@@ -60,7 +65,7 @@ fn judge(each: &[Loaded]) -> Measured {
     Measured {
         measured: format!(
             "lines loaded for a lookup: basic {:.1}, three tiers with whole pages {:.1}, with lines {:.2}, {:.1} times fewer (paper {:.0}), \
-             with mini pages {:.2}, {:.2} times fewer again (paper {:.1}). Throughput over basic: whole pages {:.2}, lines {:.2}, mini pages \
+             with mini pages {:.2}, {:.2} times fewer again (paper {:.1}). A page gets {:.1} lines in DRAM (paper {PAPER_LINES:.1}). Throughput over basic: whole pages {:.2}, lines {:.2}, mini pages \
              {faster:.2}, NVM Direct {:.2}",
             basic.lines,
             pages.lines,
@@ -70,6 +75,7 @@ fn judge(each: &[Loaded]) -> Measured {
             minis.lines,
             steps[1],
             paper[1],
+            lines.lines / lines.pages,
             pages.ops_per_second / basic.ops_per_second,
             lines.ops_per_second / basic.ops_per_second,
             direct.ops_per_second / basic.ops_per_second,
@@ -97,7 +103,7 @@ mod tests {
     #[test]
     fn the_papers_steps_hold_and_more_lines_fail() {
         let judged = |lines: f64, minis: f64, rate: f64| {
-            let of = |lines, ops_per_second| Loaded { lines, ops_per_second };
+            let of = |lines, ops_per_second| Loaded { lines, pages: 0.25, ops_per_second };
             judge(&[of(65.0, 1.0), of(65.0, 1.0), of(lines, 3.0), of(minis, rate), of(0.0, 2.0)]).verdict
         };
         assert_eq!(judged(1.2, 0.6, 3.0), Verdict::Holds);
