@@ -42,7 +42,7 @@ pub struct SimulateArgs {
     #[arg(long)]
     pub per_relation: bool,
     /// Format of the trace: lis u32le csv pgt oracleGeneral blktrace msr alibaba tencent systor
-    /// vscsi fio, each also with .zst or .gz [default: from the file name]
+    /// vscsi fio iolog, each also with .zst or .gz [default: from the file name]
     #[arg(long = "format", value_name = "NAME", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
     /// Columns of a csv trace, instead of the names in its header: a list of roles. Each means the
@@ -161,7 +161,7 @@ fn block_size(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -190,6 +190,15 @@ mod tests {
         assert!(args.curve && args.per_query && args.per_relation && args.output.json);
         let all = simulate("t.lis --policy all").unwrap().policy[0].names();
         assert_eq!(all.len(), NAMES.len());
+    }
+
+    #[test]
+    fn the_help_lists_all_formats() {
+        let refused = "xls".parse::<Format>().unwrap_err().to_string();
+        let known = refused.split("the formats are ").nth(1).unwrap().split(',').next().unwrap();
+        let help = Cli::command().find_subcommand_mut("simulate").unwrap().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains(&format!("Format of the trace: {known}, each also")), "{known}: {help}");
     }
 
     #[test]
