@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
 use terrace::{Db, Result, Snapshot};
 
-use super::rows::{CustomerId, DistrictId, Money, Order, OrderId, Tables, WarehouseId};
+use super::rows::{CustomerId, DistrictId, HistoryKey, Money, Order, OrderId, Tables, WarehouseId};
 use super::{DISTRICTS, Scale};
 
 /// A condition that does not hold.
@@ -48,10 +49,11 @@ impl Moment {
 /// Those of reading.
 pub fn check(db: &Db, tables: &Tables, scale: Scale, moment: Moment) -> Result<Vec<Broken>> {
     let mut check = Check { tables, snapshot: db.snapshot(), scale, moment, findings: Findings::default() };
-    let booked = check.booked()?;
+    let mut booked = Booked::new();
     for warehouse in 1..=scale.warehouses {
-        check.warehouse(warehouse, &booked)?;
+        check.warehouse(warehouse, &mut booked)?;
     }
+    check.booked(&booked)?;
     Ok(check.findings.0.into_values().collect())
 }
 
@@ -67,36 +69,23 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn booked(&self) -> Result<Booked> {
-        let mut booked = Booked::new();
-        for entry in self.tables.history.at(&self.snapshot).iter() {
-            let (_, row) = entry?;
-            *booked.entry((row.warehouse, row.district)).or_default() += row.amount;
-        }
-        Ok(booked)
-    }
-
-    fn warehouse(&mut self, warehouse: WarehouseId, booked: &Booked) -> Result<()> {
+    /// All conditions of a warehouse, but those of payments booked by its districts, which customers
+    /// of other warehouses make too. These payments are added to `booked`.
+    fn warehouse(&mut self, warehouse: WarehouseId, booked: &mut Booked) -> Result<()> {
         let (tables, snapshot) = (self.tables, self.snapshot.clone());
         let mut customers = Customers::default();
-        for entry in tables.history.at(&snapshot).prefix((warehouse,)) {
-            let ((_, district, customer, _), row) = entry?;
-            customers.paid(district, customer, row.amount);
+        for entry in tables.history.at(&snapshot).range(self.history(warehouse)) {
+            let ((of, district, customer, _), row) = entry?;
+            *booked.entry((row.warehouse, row.district)).or_default() += row.amount;
+            if of == warehouse {
+                customers.paid(district, customer, row.amount);
+            }
         }
-        let mut districts = 0;
         for district in 1..=DISTRICTS {
             let at = (warehouse, district);
-            let paid = tables.district_paid.at(&snapshot).get(at)?;
-            districts += paid.unwrap_or(0);
-            let own = booked.get(&at).copied().unwrap_or(0);
-            self.findings.equal(9, at, "the district's payments", paid, Some(own));
             let orders = self.orders(at)?;
             self.lines(at, &orders, &mut customers)?;
         }
-        let paid = tables.warehouse_paid.at(&snapshot).get(warehouse)?;
-        let own = booked.range((warehouse, 0)..(warehouse + 1, 0)).map(|(_, amount)| amount).sum();
-        self.findings.equal(1, (warehouse, 0), "the sums of the districts", paid, Some(districts));
-        self.findings.equal(8, (warehouse, 0), "the payments", paid, Some(own));
         for entry in tables.customer.at(&snapshot).prefix((warehouse,)) {
             let ((_, district, number), row) = entry?;
             let (at, (delivered, paid)) = ((warehouse, district), customers.of(district, number));
@@ -104,6 +93,36 @@ impl Check<'_> {
             self.findings.equal(10, at, &told, Some(row.balance), Some(delivered - paid));
             let told = format!("balance and payments of customer {number}");
             self.findings.equal(12, at, &told, Some(row.balance + row.paid), Some(delivered));
+        }
+        Ok(())
+    }
+
+    /// The keys of a warehouse's customers in `history`. With the first and the last warehouse are
+    /// those of warehouses that do not exist.
+    fn history(&self, warehouse: WarehouseId) -> (Bound<HistoryKey>, Bound<HistoryKey>) {
+        let first_of = |warehouse| (warehouse, 0, 0, 0);
+        let from = if warehouse == 1 { Unbounded } else { Included(first_of(warehouse)) };
+        let is_last = warehouse == self.scale.warehouses;
+        (from, if is_last { Unbounded } else { Excluded(first_of(warehouse + 1)) })
+    }
+
+    /// Conditions 1, 8 and 9, with the payments of all customers.
+    fn booked(&mut self, booked: &Booked) -> Result<()> {
+        let (tables, snapshot) = (self.tables, self.snapshot.clone());
+        for warehouse in 1..=self.scale.warehouses {
+            let mut districts = 0;
+            for district in 1..=DISTRICTS {
+                let at = (warehouse, district);
+                let paid = tables.district_paid.at(&snapshot).get(at)?;
+                districts += paid.unwrap_or(0);
+                let own = booked.get(&at).copied().unwrap_or(0);
+                self.findings.equal(9, at, "the district's payments", paid, Some(own));
+            }
+            let paid = tables.warehouse_paid.at(&snapshot).get(warehouse)?;
+            let own = booked.range((warehouse, 0)..(warehouse + 1, 0)).map(|(_, amount)| amount).sum();
+            let at = (warehouse, 0);
+            self.findings.equal(1, at, "the sums of the districts", paid, Some(districts));
+            self.findings.equal(8, at, "the payments", paid, Some(own));
         }
         Ok(())
     }
@@ -240,6 +259,7 @@ mod tests {
     use terrace::{MemoryDirectory, TableOptions};
 
     use super::super::load::load;
+    use super::super::rows::History;
     use super::super::transactions::{Outcome, Worker};
     use super::super::{Kind, Mix};
     use super::*;
@@ -297,6 +317,10 @@ mod tests {
         assert_eq!(check(&db, &tables, SCALE, Moment::Running).unwrap(), []);
     }
 
+    fn payment_at(warehouse: WarehouseId, district: DistrictId) -> History {
+        History { warehouse, district, date: 0, amount: 1, data: String::new() }
+    }
+
     /// The conditions that a change of some rows breaks.
     type Case<'a> = (&'a [u8], &'a dyn Fn(&Tables));
 
@@ -305,7 +329,7 @@ mod tests {
     fn each_condition_is_found_broken_by_its_number() {
         let at = (2, 10);
         let order = (2, 10, 5);
-        let cases: [Case<'_>; 12] = [
+        let cases: [Case<'_>; 14] = [
             (&[1, 8], &|t| t.warehouse_paid.put(2, t.warehouse_paid.get(2).unwrap().unwrap() + 1).unwrap()),
             (&[1, 9], &|t| t.district_paid.put(at, t.district_paid.get(at).unwrap().unwrap() - 1).unwrap()),
             (&[2], &|t| {
@@ -335,6 +359,9 @@ mod tests {
                 row.amount += 1;
                 t.history.put((2, 10, 30, 1), &row).unwrap();
             }),
+            // Payments of customers of warehouses that do not exist.
+            (&[8, 9], &|t| t.history.put((0, 1, 1, 1), &payment_at(2, 10)).unwrap()),
+            (&[8, 9], &|t| t.history.put((3, 10, 1, 1), &payment_at(1, 1)).unwrap()),
             (&[10, 12], &|t| {
                 let mut row = t.customer.get((2, 10, 30)).unwrap().unwrap();
                 row.balance += 1;

@@ -15,6 +15,8 @@ pub type OrderId = u32;
 pub type ItemId = u32;
 /// Cents.
 pub type Money = i64;
+/// Key of a payment: the customer, and the payment's number for this customer.
+pub type HistoryKey = (WarehouseId, DistrictId, CustomerId, u32);
 /// Key of the index of customers: last name, first name, number.
 pub type NameKey = (WarehouseId, DistrictId, String, String, CustomerId);
 
@@ -123,8 +125,7 @@ pub struct Tables {
     pub customer: TypedTable<(WarehouseId, DistrictId, CustomerId), Postcard<Customer>>,
     /// Customers by last name, then first name.
     pub customer_by_name: TypedTable<NameKey, ()>,
-    /// Payments of a customer, by their number.
-    pub history: TypedTable<(WarehouseId, DistrictId, CustomerId, u32), Postcard<History>>,
+    pub history: TypedTable<HistoryKey, Postcard<History>>,
     pub new_order: TypedTable<(WarehouseId, DistrictId, OrderId), ()>,
     pub order: TypedTable<(WarehouseId, DistrictId, OrderId), Postcard<Order>>,
     /// Orders of a customer, in order of their numbers.
