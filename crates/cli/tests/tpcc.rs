@@ -56,6 +56,33 @@ fn a_run_counts_new_orders_and_the_database_verifies() {
 }
 
 #[test]
+fn a_peer_runs_the_same_and_tells_how_it_isolates() {
+    let folder = tempfile::tempdir().unwrap();
+    let size = ["--warehouses=1", "--items=100", "--customers=10", "--dram=16MiB", "--transactions=100"];
+    for engine in ["lmdb", "sqlite", "terrace"] {
+        let run = |more: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+            command.args(["bench", "tpcc", "--json", "--threads=2", "--engine", engine]).args(size);
+            command.arg("--store").arg(folder.path().join(engine)).args(more);
+            command
+        };
+        let loaded = report(&mut run(&[]));
+        assert_eq!((&loaded["engine"], &loaded["durability"]), (&engine.into(), &"sync".into()));
+        assert!(loaded["isolation"].as_str().unwrap().starts_with("serializable"), "{loaded}");
+        assert!(loaded["settings"]["version"].is_string() && loaded["settings"]["files"] == "as given");
+        let new = loaded["by_kind"]["new_order"]["committed"].as_u64().unwrap();
+        assert_eq!(loaded["orders"].as_u64().unwrap(), 100 + new, "{loaded}");
+        assert_eq!(loaded["waits"].as_object().unwrap().is_empty(), engine != "terrace", "{loaded}");
+        let again = report(&mut run(&["--loaded"]));
+        assert!(again["orders"].as_u64() > loaded["orders"].as_u64(), "{again}");
+        assert_eq!(report(&mut run(&["--check"]))["orders"], again["orders"]);
+    }
+    let refused = tpcc(&folder.path().join("db"), "--engine lmdb").output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no tiers"), "{refused:?}");
+}
+
+#[test]
 fn conditions_and_acknowledged_orders_survive_kills() {
     let (cycles, seed) = (number("TERRACE_KILL_CYCLES", 3), number("TERRACE_SEED", 1));
     let folder = tempfile::tempdir().unwrap();

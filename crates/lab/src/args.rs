@@ -157,6 +157,9 @@ pub struct TpccArgs {
     /// The database directory [default: main memory only]
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
+    /// Engine to measure: terrace, lmdb or sqlite
+    #[arg(long, value_name = "NAME", default_value = peers::TERRACE, value_parser = peers::business::parse)]
+    pub engine: String,
     /// Go on with the business of an earlier run, of the same size
     #[arg(long, requires = "store")]
     pub loaded: bool,

@@ -8,6 +8,7 @@
 //! | `raw_frames` | Terrace reading a copy without a page table; only with that feature |
 //! | `folder` | database directories, and kernel statistics for them |
 //! | `overlay` | transactions for engines without suitable ones |
+//! | `business` | LMDB and SQLite under TPC-C |
 //!
 //! All engines follow the same rules. An operation is one transaction, and a read sees the newest
 //! commit. Memory, caches and write buffers together are the budget. Durability maps to the same
@@ -17,6 +18,7 @@
 //! incompressible, so compression has no effect.
 
 mod btreemap;
+pub mod business;
 mod fjall;
 mod folder;
 mod lmdb;

@@ -1,8 +1,8 @@
 //! `terrace bench tpcc`: loads a TPC-C business, runs its five transactions, and checks it.
 //!
-//! It runs on Terrace alone: the transactions read ranges of thirteen tables and roll back, which
-//! the seam to other engines does not have. The figure is new orders a minute that were committed.
-//! With few warehouses threads share rows, and conflicts show what that costs.
+//! The figure is new orders a minute that were committed. With few warehouses threads share rows,
+//! and conflicts show what that costs. `--engine` names a peer, with the same budget and class of
+//! durability; the report tells its isolation and settings.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -12,35 +12,49 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace::{Db, MemoryDirectory, MiddleStats};
+use terrace::{Db, Key, MemoryDirectory, MiddleStats, Value};
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::latency::{Latencies, Summary};
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
+use terrace_common::store::Settings;
+use terrace_common::tiers::durability_name;
 use terrace_common::units::{show_count, show_size};
 
 use crate::args::TpccArgs;
+use crate::peers::business::{self, Peer};
+use crate::peers::{self, BUDGET_DEFAULT};
+use crate::workload::tpcc::access::{Direction, Engine, NAMES, Reads, Rows};
 use crate::workload::tpcc::check::{Moment, check};
 use crate::workload::tpcc::load::load;
-use crate::workload::tpcc::rows::{NAMES, Tables};
+use crate::workload::tpcc::rows;
+use crate::workload::tpcc::tables::Tables;
 use crate::workload::tpcc::transactions::{self, Worker};
 use crate::workload::tpcc::{Kind, Scale};
 
 /// Default duration.
 const SECONDS: Duration = Duration::from_secs(10);
+/// How Terrace isolates transactions that write.
+const ISOLATION: &str = "serializable, optimistic";
 
 /// What one kind of transaction did.
 #[derive(Debug, Default, Serialize)]
 struct KindReport {
     committed: u64,
+    /// Runs that a conflict ended.
+    reruns: u64,
     latency_us: Summary,
 }
 
 /// The object of `--json`.
 #[derive(Debug, Default, Serialize)]
 struct TpccReport {
+    engine: String,
+    isolation: &'static str,
+    durability: &'static str,
+    settings: BTreeMap<&'static str, String>,
     warehouses: u32,
     items: u32,
     customers: u32,
@@ -58,6 +72,8 @@ struct TpccReport {
     skipped: u64,
     /// Runs that a conflict ended, divided by all runs.
     conflict_share: f64,
+    /// Terrace's waits in the run, by reason.
+    waits: BTreeMap<&'static str, u64>,
     /// Orders in the business at the end.
     orders: u64,
     /// Consistency conditions checked at the end, all of which hold.
@@ -72,6 +88,7 @@ struct TpccReport {
 #[derive(Debug, Default)]
 struct Done {
     by_kind: BTreeMap<Kind, Latencies>,
+    reruns: BTreeMap<Kind, u64>,
     rolled_back: u64,
     skipped: u64,
     /// Transactions, and their runs.
@@ -84,10 +101,27 @@ impl Done {
         for (&kind, latencies) in &other.by_kind {
             self.by_kind.entry(kind).or_default().add(latencies);
         }
+        for (&kind, &reruns) in &other.reruns {
+            *self.reruns.entry(kind).or_default() += reruns;
+        }
         self.rolled_back += other.rolled_back;
         self.skipped += other.skipped;
         self.transactions += other.transactions;
         self.runs += other.runs;
+    }
+
+    /// Counts a transaction, by the engine's `transactions` that it consists of and their runs.
+    fn count(&mut self, outcome: transactions::Outcome, transactions: u64, runs: u64, time: Duration) {
+        self.transactions += transactions;
+        self.runs += runs;
+        match outcome {
+            transactions::Outcome::RolledBack => self.rolled_back += 1,
+            transactions::Outcome::Skipped => self.skipped += 1,
+            transactions::Outcome::Committed(kind) => {
+                self.by_kind.entry(kind).or_default().record(time);
+                *self.reruns.entry(kind).or_default() += runs - transactions;
+            }
+        }
     }
 
     fn committed(&self, kind: Kind) -> u64 {
@@ -97,7 +131,34 @@ impl Done {
 
 /// Runs the benchmark.
 pub fn run(args: &TpccArgs, output: &mut dyn Write) -> Outcome {
-    let builder = args.tiers.builder()?.create(!args.loaded && !args.check);
+    if peers::tiers(&args.engine, &args.tiers) != args.tiers {
+        return Err(Failure::Usage(format!(
+            "--engine {} has no tiers; of the flags for them it takes --dram, --durability and --seed",
+            args.engine
+        )));
+    }
+    let report = match args.engine.as_str() {
+        "lmdb" => of_peer::<business::Lmdb>(args),
+        "sqlite" => of_peer::<business::Sqlite>(args),
+        _ => of_terrace(args),
+    }?;
+    match args.output.json {
+        true => print_json(output, &report),
+        false => show(&report, output),
+    }
+}
+
+/// Whether the business is loaded first.
+fn is_new(args: &TpccArgs) -> bool {
+    !args.loaded && !args.check
+}
+
+fn scale(args: &TpccArgs) -> Scale {
+    Scale { warehouses: args.warehouses, items: args.items, customers: args.customers }
+}
+
+fn of_terrace(args: &TpccArgs) -> Outcome<TpccReport> {
+    let builder = args.tiers.builder()?.create(is_new(args));
     // A signal during recovery loses nothing: the next open repeats it.
     let db = interrupt::at_once(|| {
         Ok(match &args.store {
@@ -105,35 +166,81 @@ pub fn run(args: &TpccArgs, output: &mut dyn Write) -> Outcome {
             None => builder.directory(Arc::new(MemoryDirectory::new())).open("")?,
         })
     })?;
-    let measured = measure(&db, args);
+    let measured = in_db(&db, args);
     let closed = db.close();
-    let report = measured.and_then(|report| Ok(closed.map(|()| report)?))?;
-    match args.output.json {
-        true => print_json(output, &report),
-        false => show(&report, output),
-    }
+    measured.and_then(|report| Ok(closed.map(|()| report)?))
 }
 
-fn measure(db: &Db, args: &TpccArgs) -> Outcome<TpccReport> {
-    let scale = Scale { warehouses: args.warehouses, items: args.items, customers: args.customers };
-    let began = Instant::now();
-    let is_new = !args.loaded && !args.check;
-    let tables = match is_new {
-        true => fresh(db, args, scale)?,
-        false => loaded(db, args, scale)?,
+fn in_db(db: &Db, args: &TpccArgs) -> Outcome<TpccReport> {
+    let tables = match is_new(args) {
+        true => {
+            for name in NAMES {
+                match db.drop_table(name) {
+                    Ok(()) | Err(terrace::Error::TableNotFound(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Tables::open(db, &args.tiers.layout.table_options())?
+        }
+        false => Tables::existing(db)?,
     };
-    let load_seconds = if is_new { began.elapsed().as_secs_f64() } else { 0.0 };
+    let report = measure(&tables, args, || db.stats().stalls.by_reason().collect())?;
+    let stats = db.stats();
+    let files = if args.store.is_some() { "as given" } else { "none, all in memory" };
+    let settings = BTreeMap::from([
+        ("version", format!("terrace {}", env!("CARGO_PKG_VERSION"))),
+        ("dram", show_size(stats.budget_bytes)),
+        ("files", files.to_owned()),
+    ]);
+    let budget_bytes = stats.budget_bytes;
+    Ok(TpccReport { isolation: ISOLATION, settings, budget_bytes, middle: stats.middle, ..report })
+}
+
+fn of_peer<P: Peer>(args: &TpccArgs) -> Outcome<TpccReport> {
+    let settings = Settings {
+        create: is_new(args),
+        threads: args.threads.into(),
+        records: scale(args).rows(),
+        value_bytes: Scale::ROW_BYTES,
+        ..Settings::new(&args.tiers, args.store.clone())
+    };
+    let peer = interrupt::at_once(|| P::open(&settings))?;
+    let measured = measure(&peer, args, BTreeMap::new);
+    let (settings, closed) = (peer.settings(), peer.close());
+    let report = measured.and_then(|report| closed.map(|()| report))?;
+    let budget_bytes = args.tiers.memory.dram.unwrap_or(BUDGET_DEFAULT);
+    Ok(TpccReport { isolation: P::ISOLATION, settings, budget_bytes, ..report })
+}
+
+/// `waits` returns the engine's waits so far.
+fn measure<E: Engine>(
+    engine: &E,
+    args: &TpccArgs,
+    waits: impl Fn() -> BTreeMap<&'static str, u64>,
+) -> Outcome<TpccReport> {
+    let (scale, began) = (scale(args), Instant::now());
+    match is_new(args) {
+        true => fresh(engine, args, scale)?,
+        false => loaded(engine, args, scale)?,
+    }
+    let load_seconds = if is_new(args) { began.elapsed().as_secs_f64() } else { 0.0 };
+    let before = waits();
     let (done, seconds) = match args.check {
         true => (Done::default(), 0.0),
-        false => run_threads(db, &tables, scale, args)?,
+        false => run_threads(engine, scale, args)?,
     };
-    let orders = settled(db, &tables, scale, Moment::Running)?;
-    let stats = db.stats();
+    let mut waits = waits();
+    waits.iter_mut().for_each(|(reason, count)| *count -= before.get(reason).unwrap_or(&0));
+    let orders = settled(engine, scale, Moment::Running)?;
     let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
     let committed = Kind::ALL.into_iter().map(|kind| done.committed(kind)).sum();
-    // A delivery is ten transactions of the engine.
-    let engine_transactions = done.transactions;
+    let kind_report = |(kind, latencies): (&Kind, &Latencies)| {
+        let reruns = done.reruns.get(kind).copied().unwrap_or(0);
+        (kind.name(), KindReport { committed: latencies.count(), reruns, latency_us: latencies.summary() })
+    };
     Ok(TpccReport {
+        engine: args.engine.clone(),
+        durability: durability_name(args.tiers.commits.durability),
         warehouses: scale.warehouses,
         items: scale.items,
         customers: scale.customers,
@@ -142,85 +249,78 @@ fn measure(db: &Db, args: &TpccArgs) -> Outcome<TpccReport> {
         seconds,
         new_orders_per_minute: per_second(done.committed(Kind::NewOrder)) * 60.0,
         transactions_per_second: per_second(committed),
-        by_kind: done
-            .by_kind
-            .iter()
-            .map(|(kind, latencies)| {
-                (kind.name(), KindReport { committed: latencies.count(), latency_us: latencies.summary() })
-            })
-            .collect(),
+        by_kind: done.by_kind.iter().map(kind_report).collect(),
         rolled_back: done.rolled_back,
         skipped: done.skipped,
         conflict_share: match done.runs {
             0 => 0.0,
-            runs => (runs - engine_transactions) as f64 / runs as f64,
+            // A delivery is ten transactions of the engine.
+            runs => (runs - done.transactions) as f64 / runs as f64,
         },
+        waits,
         orders,
         conditions: Moment::Running.conditions(),
         load_seconds,
         rss_bytes: memory::peak_resident_bytes(),
-        budget_bytes: stats.budget_bytes,
-        middle: stats.middle,
+        ..TpccReport::default()
     })
 }
 
-/// Loads a business in place of one that is there, and checks it.
-fn fresh(db: &Db, args: &TpccArgs, scale: Scale) -> Outcome<Tables> {
-    for name in NAMES {
-        match db.drop_table(name) {
-            Ok(()) | Err(terrace::Error::TableNotFound(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let tables = Tables::open(db, &args.tiers.layout.table_options())?;
+/// Loads a business into empty tables, and checks it.
+fn fresh<E: Engine>(engine: &E, args: &TpccArgs, scale: Scale) -> Outcome {
     let progress = Progress::new("load", "warehouses", scale.warehouses.into());
-    load(db, &tables, scale, args.tiers.seed, |warehouses| {
+    load(engine, scale, args.tiers.seed, |warehouses| {
         progress.set(warehouses.into());
         interrupt::check()
     })?;
-    settled(db, &tables, scale, Moment::Loaded)?;
-    Ok(tables)
+    settled(engine, scale, Moment::Loaded).map(drop)
 }
 
-/// The tables of an earlier load of the same size.
-fn loaded(db: &Db, args: &TpccArgs, scale: Scale) -> Outcome<Tables> {
-    let tables = Tables::existing(db)?;
-    let last = |found: Option<u32>| found.unwrap_or(0);
-    let warehouses = last(tables.warehouse.last()?.map(|(number, _)| number));
-    let items = last(tables.item.last()?.map(|(number, _)| number));
+/// Checks that the tables of an earlier load have the same size.
+fn loaded<E: Engine>(engine: &E, args: &TpccArgs, scale: Scale) -> Outcome {
+    let (warehouses, items, customers) = engine.read(|snapshot| {
+        let warehouses = last(snapshot, rows::WAREHOUSE)?.unwrap_or(0);
+        let items = last(snapshot, rows::ITEM)?.unwrap_or(0);
+        Outcome::Ok((warehouses, items, last(snapshot, rows::CUSTOMER)?.map_or(0, |key| key.2)))
+    })?;
     if (warehouses, items) != (scale.warehouses, scale.items) {
         return Err(Failure::Usage(format!(
             "the database has {warehouses} warehouses and {items} items; give --warehouses {warehouses} --items {items}"
         )));
     }
-    let customers = last(tables.customer.last()?.map(|((_, _, number), _)| number));
     if customers != args.customers {
         return Err(Failure::Usage(format!(
             "the database has {customers} customers in a district; give --customers {customers}"
         )));
     }
-    Ok(tables)
+    Ok(())
+}
+
+/// The last key of a table.
+fn last<K: Key, V: Value>(reads: &mut impl Reads, table: Rows<K, V>) -> Outcome<Option<K>> {
+    let last = table.first(reads, &table.span(None, None), Direction::Descending)?;
+    Ok(last.map(|(key, _)| key))
 }
 
 /// Checks the consistency conditions and returns the number of orders.
-fn settled(db: &Db, tables: &Tables, scale: Scale, moment: Moment) -> Outcome<u64> {
-    let broken = check(db, tables, scale, moment)?;
-    match broken.is_empty() {
-        true => Ok(tables.order.table().len()?),
+fn settled<E: Engine>(engine: &E, scale: Scale, moment: Moment) -> Outcome<u64> {
+    let checked = check(engine, scale, moment)?;
+    match checked.broken.is_empty() {
+        true => Ok(checked.orders),
         false => {
-            let told: Vec<_> = broken.iter().map(ToString::to_string).collect();
+            let told: Vec<_> = checked.broken.iter().map(ToString::to_string).collect();
             Err(Failure::Damaged(told.join("; ")))
         }
     }
 }
 
 /// Runs the threads; returns what they did and the seconds they took.
-fn run_threads(db: &Db, tables: &Tables, scale: Scale, args: &TpccArgs) -> Outcome<(Done, f64)> {
+fn run_threads<E: Engine>(engine: &E, scale: Scale, args: &TpccArgs) -> Outcome<(Done, f64)> {
     let time = args.seconds.unwrap_or(SECONDS);
     let (began, warm) = (Instant::now(), args.warmup);
     let stop = AtomicBool::new(false);
     let work = |thread: u64| -> Outcome<Done> {
-        let mut worker = Worker::new(db, tables, scale, args.mix, args.tiers.seed, thread);
+        let mut worker = Worker::new(engine.clone(), scale, args.mix, args.tiers.seed, thread);
         let share = args.transactions.map(|all| part(all, thread, args.threads.into()));
         let (mut done, mut runs_before, mut steps) = (Done::default(), 0, 0);
         let mut at = Instant::now();
@@ -243,15 +343,8 @@ fn run_threads(db: &Db, tables: &Tables, scale: Scale, args: &TpccArgs) -> Outco
             // With a number of transactions there is no warm-up.
             let counts = share.is_some() || at.duration_since(began) >= warm;
             if counts {
-                done.transactions += worker.engine_transactions(outcome);
-                done.runs += worker.runs - runs_before;
-                match outcome {
-                    transactions::Outcome::RolledBack => done.rolled_back += 1,
-                    transactions::Outcome::Skipped => done.skipped += 1,
-                    transactions::Outcome::Committed(kind) => {
-                        done.by_kind.entry(kind).or_default().record(now.duration_since(at));
-                    }
-                }
+                let (transactions, runs) = (worker.engine_transactions(outcome), worker.runs - runs_before);
+                done.count(outcome, transactions, runs, now.duration_since(at));
             }
             runs_before = worker.runs;
             steps += 1;
@@ -290,14 +383,16 @@ fn part(all: u64, thread: u64, threads: u64) -> u64 {
 }
 
 fn show(report: &TpccReport, output: &mut dyn Write) -> Outcome {
-    let TpccReport { warehouses, items, customers, mix, threads, .. } = report;
+    let TpccReport { engine, warehouses, items, customers, mix, threads, .. } = report;
+    let TpccReport { isolation, durability, .. } = report;
     let (items, customers) = (show_count((*items).into()), show_count((*customers).into()));
     print(
         output,
         format_args!(
-            "tpcc, {warehouses} warehouses, {items} items, {customers} customers a district, mix {mix}, {threads} threads\n"
+            "tpcc on {engine}, {warehouses} warehouses, {items} items, {customers} customers a district, mix {mix}, {threads} threads\n"
         ),
     )?;
+    print(output, format_args!("durability {durability}; isolation {isolation}\n"))?;
     if report.seconds > 0.0 {
         print(
             output,

@@ -18,9 +18,12 @@
 
 #![allow(unsafe_code)]
 
+pub(super) mod business;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +52,12 @@ pub struct Engine;
 
 impl Opener for Engine {
     fn open(&self, settings: &Settings) -> Outcome<Box<dyn store::Database>> {
+        Ok(Box::new(Database::open(settings)?))
+    }
+}
+
+impl Database {
+    fn open(settings: &Settings) -> Outcome<Database> {
         let folder = Folder::of(settings)?;
         let data_bytes = settings.data_bytes();
         let fits = data_bytes <= budget(settings);
@@ -69,7 +78,7 @@ impl Opener for Engine {
         let map_bytes = data_bytes.saturating_mul(4).max(MAP_BYTES_MIN);
         let readers = u32::try_from(settings.threads).unwrap_or(u32::MAX).saturating_add(16);
         let environment = Environment::open(&folder, map_bytes as usize, readers, flags)?;
-        Ok(Box::new(Database { environment: Arc::new(environment), flags: names.join(" | "), map_bytes }))
+        Ok(Database { environment: Arc::new(environment), flags: names.join(" | "), map_bytes })
     }
 }
 
@@ -157,7 +166,11 @@ impl Environment {
     }
 
     /// Runs `work` with this thread's reader of `table`, at the newest snapshot.
-    fn read<T>(&self, table: ffi::MDB_dbi, work: impl FnOnce(&Reader) -> Outcome<T>) -> Outcome<T> {
+    fn read<T, E: From<Failure>>(
+        &self,
+        table: ffi::MDB_dbi,
+        work: impl FnOnce(&Reader) -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut readers = self.readers.get_or_default().borrow_mut();
         let reader = match readers.iter().position(|reader| reader.table == table) {
             Some(at) => {
@@ -191,6 +204,26 @@ impl Drop for Environment {
         self.readers.clear();
         // SAFETY: no transaction is left: readers were ended, and writers borrow the environment.
         unsafe { ffi::mdb_env_close(self.raw) };
+    }
+}
+
+impl Reader {
+    /// Passes the value of `key` to `read`, if it is there.
+    fn get_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Outcome<Option<R>> {
+        // SAFETY: a reader is handed out renewed, to its thread alone.
+        unsafe { get_with(self.transaction, self.table, key, read) }
+    }
+
+    /// Passes the entries from `from` on and up to `to` to `visit`, until it breaks.
+    fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        ascends: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        // SAFETY: as above.
+        unsafe { scan(self.transaction, self.table, from, to, ascends, visit) }
     }
 }
 
@@ -228,6 +261,30 @@ impl Writer<'_> {
     fn get(&self, table: ffi::MDB_dbi, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         // SAFETY: the transaction is live, and nothing is written before the value is copied.
         unsafe { get(self.raw, table, key) }
+    }
+
+    /// Passes the value of `key` to `read`, if it is there.
+    fn get_with<R>(
+        &self,
+        table: ffi::MDB_dbi,
+        key: &[u8],
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Outcome<Option<R>> {
+        // SAFETY: the transaction is live. Writes need `&mut self`, so none happens meanwhile.
+        unsafe { get_with(self.raw, table, key, read) }
+    }
+
+    /// Passes the entries from `from` on and up to `to` to `visit`, until it breaks.
+    fn scan(
+        &self,
+        table: ffi::MDB_dbi,
+        from: &[u8],
+        to: &[u8],
+        ascends: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Outcome {
+        // SAFETY: as above.
+        unsafe { scan(self.raw, table, from, to, ascends, visit) }
     }
 
     fn put(&mut self, table: ffi::MDB_dbi, key: &[u8], value: &[u8]) -> Outcome {
@@ -284,16 +341,84 @@ impl Drop for Writer<'_> {
 ///
 /// # Safety
 ///
-/// `transaction` is live and nobody else uses it during the call.
+/// That of [`get_with`].
 unsafe fn get(transaction: *mut ffi::MDB_txn, table: ffi::MDB_dbi, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+    // SAFETY: by the caller's promise.
+    unsafe { get_with(transaction, table, key, <[u8]>::to_vec) }
+}
+
+/// Passes the value of `key` to `read`.
+///
+/// # Safety
+///
+/// `transaction` is live, nobody else uses it during the call, and `read` does not write to it.
+unsafe fn get_with<R>(
+    transaction: *mut ffi::MDB_txn,
+    table: ffi::MDB_dbi,
+    key: &[u8],
+    read: impl FnOnce(&[u8]) -> R,
+) -> Outcome<Option<R>> {
     let (mut key, mut value) = (value_of(key), NOTHING);
     // SAFETY: by the caller's promise; the key outlives the call.
     match unsafe { ffi::mdb_get(transaction, table, &mut key, &mut value) } {
         ffi::MDB_NOTFOUND => Ok(None),
         code => {
             check(code)?;
-            // SAFETY: LMDB filled `value`; the copy precedes any other use of the transaction.
-            Ok(Some(unsafe { bytes_of(&value) }.to_vec()))
+            // SAFETY: LMDB filled `value`; `read` returns before any other use of the transaction.
+            Ok(Some(read(unsafe { bytes_of(&value) })))
+        }
+    }
+}
+
+/// Passes the entries from `from` on and up to `to`, or back from `to`, to `visit`.
+///
+/// # Safety
+///
+/// That of [`get_with`], for `visit`.
+unsafe fn scan(
+    transaction: *mut ffi::MDB_txn,
+    table: ffi::MDB_dbi,
+    from: &[u8],
+    to: &[u8],
+    ascends: bool,
+    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> Outcome {
+    let mut cursor = Cursor(ptr::null_mut());
+    // SAFETY: by the caller's promise; the cursor is closed before this returns.
+    check(unsafe { ffi::mdb_cursor_open(transaction, table, &mut cursor.0) })?;
+    let go = |near: &[u8], step| {
+        let (mut key, mut value) = (value_of(near), NOTHING);
+        // SAFETY: the cursor is live; `near` outlives the call, which reads it at most.
+        match unsafe { ffi::mdb_cursor_get(cursor.0, &mut key, &mut value, step) } {
+            ffi::MDB_NOTFOUND => Ok(None),
+            // SAFETY: LMDB filled both, and nothing is written before `visit` returns.
+            code => check(code).map(|()| Some(unsafe { (bytes_of(&key), bytes_of(&value)) })),
+        }
+    };
+    let (mut entry, step) = match ascends {
+        true => (go(from, ffi::MDB_SET_RANGE)?, ffi::MDB_NEXT),
+        false => {
+            let is_behind = go(to, ffi::MDB_SET_RANGE)?.is_some();
+            (go(to, if is_behind { ffi::MDB_PREV } else { ffi::MDB_LAST })?, ffi::MDB_PREV)
+        }
+    };
+    while let Some((key, value)) = entry {
+        if !(from..to).contains(&key) || visit(key, value).is_break() {
+            break;
+        }
+        entry = go(to, step)?;
+    }
+    Ok(())
+}
+
+/// A cursor, closed on drop.
+struct Cursor(*mut ffi::MDB_cursor);
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the cursor was opened in a transaction that is live.
+            unsafe { ffi::mdb_cursor_close(self.0) };
         }
     }
 }
@@ -305,6 +430,11 @@ struct Database {
 }
 
 impl Database {
+    fn sync(&self) -> Outcome {
+        // SAFETY: the environment is open; the call syncs whatever the flags are.
+        check(unsafe { ffi::mdb_env_sync(self.environment.raw, 1) })
+    }
+
     /// The handle of a table, if it exists or may be created.
     fn handle(&self, name: &str, create: bool) -> Outcome<Option<ffi::MDB_dbi>> {
         let name = CString::new(name)
@@ -358,8 +488,7 @@ impl store::Database for Database {
     }
 
     fn close(self: Box<Self>) -> Outcome {
-        // SAFETY: the environment is open; the call syncs whatever the flags are.
-        check(unsafe { ffi::mdb_env_sync(self.environment.raw, 1) })
+        self.sync()
     }
 }
 

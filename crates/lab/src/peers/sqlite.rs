@@ -11,6 +11,8 @@
 //! SQLite has one writer and makes others sleep and retry. Here writers wait on a lock, which is
 //! faster.
 
+pub(super) mod business;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +31,9 @@ const NAME: &str = "sqlite";
 /// SQLite's built-in limit of a mapping.
 const MAPPED_BYTES_MAX: u64 = 0x7fff_0000;
 
+/// Prepared statements of a connection; TPC-C has six for each of thirteen tables.
+const STATEMENTS: usize = 128;
+
 /// Row overhead: a workload key, and SQLite's header.
 const ROW_OVERHEAD_BYTES: u64 = 40;
 
@@ -37,6 +42,12 @@ pub struct Engine;
 
 impl Opener for Engine {
     fn open(&self, settings: &Settings) -> Outcome<Box<dyn store::Database>> {
+        Ok(Box::new(Database::open(settings)?))
+    }
+}
+
+impl Database {
+    fn open(settings: &Settings) -> Outcome<Database> {
         let folder = Folder::of(settings)?;
         let page_bytes = page_bytes(settings.value_bytes);
         let budget_bytes = budget(settings);
@@ -56,8 +67,8 @@ impl Opener for Engine {
             page_bytes,
             folder,
         };
-        inner.with(|_| Ok(()))?;
-        Ok(Box::new(Database(Arc::new(inner))))
+        inner.with(|_| Outcome::Ok(()))?;
+        Ok(Database(Arc::new(inner)))
     }
 }
 
@@ -82,7 +93,7 @@ struct Inner {
 
 impl Inner {
     /// Runs `work` with this thread's connection.
-    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> Outcome<T>) -> Outcome<T> {
+    fn with<T, E: From<Failure>>(&self, work: impl FnOnce(&mut Connection) -> Result<T, E>) -> Result<T, E> {
         let connection = self.connections.get_or_try(|| self.connect().map(RefCell::new))?;
         work(&mut connection.borrow_mut())
     }
@@ -99,6 +110,7 @@ impl Inner {
             self.page_bytes, self.mapped_bytes
         );
         connection.execute_batch(&pragmas).map_err(failed(NAME))?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
         Ok(connection)
     }
 

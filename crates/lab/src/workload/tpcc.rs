@@ -1,7 +1,9 @@
-//! TPC-C over Terrace: an order-entry business, revision 5.11 of the specification.
+//! TPC-C: an order-entry business, revision 5.11 of the specification.
 //!
 //! | module | contents |
 //! |---|---|
+//! | `access` | the trait of an engine, and typed access to its tables |
+//! | `tables` | Terrace's implementation of it; those of others are in `peers` |
 //! | `rows` | the rows, and the tables with their keys |
 //! | `random` | the specification's random values (clause 2.1.6, 4.3) |
 //! | `load` | the initial population (clause 4.3.3) |
@@ -13,10 +15,12 @@
 //! districts have tables of their own, which clause 1.4.7 permits: every payment changes them, and
 //! every new order reads the rest of the row. Two tables serve as secondary indexes.
 
+pub mod access;
 pub mod check;
 pub mod load;
 pub mod random;
 pub mod rows;
+pub mod tables;
 pub mod transactions;
 
 #[cfg(test)]
@@ -29,7 +33,7 @@ use std::str::FromStr;
 pub const DISTRICTS: u8 = 10;
 
 /// The size of the business.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scale {
     /// Warehouses, numbered from 1.
     pub warehouses: u32,
@@ -40,6 +44,15 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// Bytes of an average row, key included: 700 of a customer, 330 of stock, 70 of a line.
+    pub const ROW_BYTES: u64 = 100;
+
+    /// About how many rows of [`Scale::ROW_BYTES`] the initial population is.
+    pub fn rows(&self) -> u64 {
+        let orders = u64::from(self.customers) * u64::from(DISTRICTS);
+        u64::from(self.warehouses) * (u64::from(self.items) * 4 + orders * 18) + u64::from(self.items)
+    }
+
     /// The lowest number of a first order that is not delivered: 30 % of them are new.
     pub fn first_new_order(&self) -> u32 {
         self.customers - self.customers * 3 / 10 + 1

@@ -17,7 +17,7 @@ use crate::design::PAGE_BYTES;
 use crate::hierarchy::{Experiment, on_new_thread, side_by_side};
 use crate::workload::tpcc;
 use crate::workload::tpcc::load::load;
-use crate::workload::tpcc::rows::Tables;
+use crate::workload::tpcc::tables::Tables;
 use crate::workload::tpcc::transactions::{Outcome as Ended, Worker};
 use crate::workload::tpcc::{Kind, Mix};
 
@@ -69,7 +69,7 @@ fn loaded(gb: f64) -> Outcome<(tpcc::Scale, MemoryDirectory)> {
             .seed(1)
             .open("")?;
         let tables = Tables::open(&db, &TableOptions::new())?;
-        load::<terrace::Error>(&db, &tables, scale, SEED, |_| Ok(()))?;
+        load(&tables, scale, SEED, |_| Ok(()))?;
         drop(tables);
         db.close()?;
         Ok((scale, directory))
@@ -82,7 +82,7 @@ fn rate(experiment: &Experiment, scale: tpcc::Scale, image: &MemoryDirectory) ->
     time.enter(0);
     let (db, ..) = experiment.open_with_frames(image, &time)?;
     let tables = Tables::existing(&db)?;
-    let mut worker = Worker::new(&db, &tables, scale, Mix::default(), SEED, 0);
+    let mut worker = Worker::new(tables, scale, Mix::default(), SEED, 0);
     let mut run = |count: u64| -> Outcome {
         for _ in 0..count {
             worker.move_home();
@@ -161,7 +161,7 @@ mod tests {
         let db = Db::builder().no_middle().directory(Arc::new(directory.clone())).dram(16 << 20);
         let db = db.page_size(PAGE_BYTES).page_size_max(PAGE_BYTES).mode(Mode::Inline).open("").unwrap();
         let tables = Tables::open(&db, &TableOptions::new()).unwrap();
-        load::<terrace::Error>(&db, &tables, scale, SEED, |_| Ok(())).unwrap();
+        load(&tables, scale, SEED, |_| Ok(())).unwrap();
         drop(tables);
         db.close().unwrap();
         let rates = DESIGNS.map(|design| {

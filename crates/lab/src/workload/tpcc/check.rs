@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
-use terrace::{Db, Result, Snapshot};
+use terrace_common::failure::Outcome;
 
-use super::rows::{CustomerId, DistrictId, HistoryKey, Money, Order, OrderId, Tables, WarehouseId};
+use super::access::{Engine, Reads, Span};
+use super::rows::{self, CustomerId, DistrictId, Money, Order, OrderId, WarehouseId};
 use super::{DISTRICTS, Scale};
 
 /// A condition that does not hold.
@@ -43,82 +43,92 @@ impl Moment {
     }
 }
 
-/// Checks all conditions and returns those that do not hold, each once.
+/// What the conditions were checked with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// The conditions that do not hold, each once.
+    pub broken: Vec<Broken>,
+    /// Orders in the business.
+    pub orders: u64,
+}
+
+/// Checks all conditions in one snapshot.
 ///
 /// # Errors
 /// Those of reading.
-pub fn check(db: &Db, tables: &Tables, scale: Scale, moment: Moment) -> Result<Vec<Broken>> {
-    let mut check = Check { tables, snapshot: db.snapshot(), scale, moment, findings: Findings::default() };
-    let mut booked = Booked::new();
-    for warehouse in 1..=scale.warehouses {
-        check.warehouse(warehouse, &mut booked)?;
-    }
-    check.booked(&booked)?;
-    Ok(check.findings.0.into_values().collect())
+pub fn check<E: Engine>(engine: &E, scale: Scale, moment: Moment) -> Outcome<Checked> {
+    engine.read(|snapshot| {
+        let mut check = Check { snapshot, scale, moment, findings: Findings::default(), found: 0 };
+        let mut booked = Booked::new();
+        for warehouse in 1..=scale.warehouses {
+            check.warehouse(warehouse, &mut booked)?;
+        }
+        check.booked(&booked)?;
+        Ok(Checked { broken: check.findings.0.into_values().collect(), orders: check.found })
+    })
 }
 
 /// Payments by the district that booked them, which need not be the customer's.
 type Booked = BTreeMap<(WarehouseId, DistrictId), Money>;
 
-struct Check<'a> {
-    tables: &'a Tables,
-    snapshot: Snapshot,
+struct Check<'a, R> {
+    snapshot: &'a mut R,
     scale: Scale,
     moment: Moment,
     findings: Findings,
+    /// Orders so far.
+    found: u64,
 }
 
-impl Check<'_> {
-    /// All conditions of a warehouse, but those of payments booked by its districts, which customers
-    /// of other warehouses make too. These payments are added to `booked`.
-    fn warehouse(&mut self, warehouse: WarehouseId, booked: &mut Booked) -> Result<()> {
-        let (tables, snapshot) = (self.tables, self.snapshot.clone());
+impl<R: Reads> Check<'_, R> {
+    /// All conditions of a warehouse, but those of payments that its districts have booked, which
+    /// customers of other warehouses make too. Adds these payments to `booked`.
+    fn warehouse(&mut self, warehouse: WarehouseId, booked: &mut Booked) -> Outcome {
         let mut customers = Customers::default();
-        for entry in tables.history.at(&snapshot).range(self.history(warehouse)) {
-            let ((of, district, customer, _), row) = entry?;
+        let span = self.history(warehouse);
+        rows::HISTORY.each(self.snapshot, &span, |(of, district, customer, _), row| {
             *booked.entry((row.warehouse, row.district)).or_default() += row.amount;
             if of == warehouse {
                 customers.paid(district, customer, row.amount);
             }
-        }
+        })?;
         for district in 1..=DISTRICTS {
             let at = (warehouse, district);
             let orders = self.orders(at)?;
             self.lines(at, &orders, &mut customers)?;
         }
-        for entry in tables.customer.at(&snapshot).prefix((warehouse,)) {
-            let ((_, district, number), row) = entry?;
+        let findings = &mut self.findings;
+        let span = rows::CUSTOMER.prefix((warehouse,));
+        rows::CUSTOMER.each(self.snapshot, &span, |(_, district, number), row| {
             let (at, (delivered, paid)) = ((warehouse, district), customers.of(district, number));
             let told = format!("the balance of customer {number}");
-            self.findings.equal(10, at, &told, Some(row.balance), Some(delivered - paid));
+            findings.equal(10, at, &told, Some(row.balance), Some(delivered - paid));
             let told = format!("balance and payments of customer {number}");
-            self.findings.equal(12, at, &told, Some(row.balance + row.paid), Some(delivered));
-        }
-        Ok(())
+            findings.equal(12, at, &told, Some(row.balance + row.paid), Some(delivered));
+        })
     }
 
     /// The keys of a warehouse's customers in `history`. With the first and the last warehouse are
     /// those of warehouses that do not exist.
-    fn history(&self, warehouse: WarehouseId) -> (Bound<HistoryKey>, Bound<HistoryKey>) {
+    fn history(&self, warehouse: WarehouseId) -> Span {
         let first_of = |warehouse| (warehouse, 0, 0, 0);
-        let from = if warehouse == 1 { Unbounded } else { Included(first_of(warehouse)) };
-        let is_last = warehouse == self.scale.warehouses;
-        (from, if is_last { Unbounded } else { Excluded(first_of(warehouse + 1)) })
+        let (is_first, is_last) = (warehouse == 1, warehouse == self.scale.warehouses);
+        let from = (!is_first).then(|| first_of(warehouse));
+        rows::HISTORY.span(from, (!is_last).then(|| first_of(warehouse + 1)))
     }
 
     /// Conditions 1, 8 and 9, with the payments of all customers.
-    fn booked(&mut self, booked: &Booked) -> Result<()> {
-        let (tables, snapshot) = (self.tables, self.snapshot.clone());
+    fn booked(&mut self, booked: &Booked) -> Outcome {
         for warehouse in 1..=self.scale.warehouses {
             let mut districts = 0;
             for district in 1..=DISTRICTS {
                 let at = (warehouse, district);
-                let paid = tables.district_paid.at(&snapshot).get(at)?;
+                let paid = rows::DISTRICT_PAID.get(self.snapshot, at)?;
                 districts += paid.unwrap_or(0);
                 let own = booked.get(&at).copied().unwrap_or(0);
                 self.findings.equal(9, at, "the district's payments", paid, Some(own));
             }
-            let paid = tables.warehouse_paid.at(&snapshot).get(warehouse)?;
+            let paid = rows::WAREHOUSE_PAID.get(self.snapshot, warehouse)?;
             let own = booked.range((warehouse, 0)..(warehouse + 1, 0)).map(|(_, amount)| amount).sum();
             let at = (warehouse, 0);
             self.findings.equal(1, at, "the sums of the districts", paid, Some(districts));
@@ -128,13 +138,14 @@ impl Check<'_> {
     }
 
     /// Conditions 2, 3, 5 and 11 for the orders of a district, which it returns.
-    fn orders(&mut self, at: (WarehouseId, DistrictId)) -> Result<BTreeMap<OrderId, Order>> {
-        let (tables, snapshot) = (self.tables, &self.snapshot);
-        let orders = tables.order.at(snapshot).prefix(at).map(|entry| entry.map(|(key, row)| (key.2, row)));
-        let orders: BTreeMap<OrderId, Order> = orders.collect::<Result<_>>()?;
-        let new = tables.new_order.at(snapshot).prefix(at).map(|entry| entry.map(|(key, ())| key.2));
-        let new: Vec<OrderId> = new.collect::<Result<_>>()?;
-        let next = tables.district.at(snapshot).get(at)?.map(|row| row.next_order);
+    fn orders(&mut self, at: (WarehouseId, DistrictId)) -> Outcome<BTreeMap<OrderId, Order>> {
+        let (mut orders, mut new) = (BTreeMap::new(), Vec::new());
+        let span = rows::ORDER.prefix(at);
+        rows::ORDER.each(self.snapshot, &span, |key, row| _ = orders.insert(key.2, row))?;
+        let span = rows::NEW_ORDER.prefix(at);
+        rows::NEW_ORDER.each(self.snapshot, &span, |key, ()| new.push(key.2))?;
+        let next = rows::DISTRICT.get(self.snapshot, at)?.map(|row| row.next_order);
+        self.found += orders.len() as u64;
         self.findings.orders(at, next, &orders, &new);
         if self.moment == Moment::Loaded {
             let found = orders.len() as i64 - new.len() as i64;
@@ -150,20 +161,20 @@ impl Check<'_> {
         at: (WarehouseId, DistrictId),
         orders: &BTreeMap<OrderId, Order>,
         customers: &mut Customers,
-    ) -> Result<()> {
+    ) -> Outcome {
         let (mut lines, mut all) = (BTreeMap::new(), 0i64);
-        for entry in self.tables.order_line.at(&self.snapshot).prefix(at) {
-            let ((_, district, order, number), line) = entry?;
+        let (findings, span) = (&mut self.findings, rows::ORDER_LINE.prefix(at));
+        rows::ORDER_LINE.each(self.snapshot, &span, |(_, district, order, number), line| {
             *lines.entry(order).or_insert(0u32) += 1;
             all += 1;
             let row = orders.get(&order);
             if line.delivered.is_some() != row.is_some_and(|row| row.carrier.is_some()) {
-                self.findings.add(7, at, format!("line {number} of order {order} has another state than it"));
+                findings.add(7, at, format!("line {number} of order {order} has another state than it"));
             }
             if let (Some(_), Some(row)) = (line.delivered, row) {
                 customers.delivered(district, row.customer, line.amount);
             }
-        }
+        })?;
         let wanted = orders.values().map(|row| i64::from(row.lines)).sum();
         self.findings.equal(4, at, "lines of all orders", Some(all), Some(wanted));
         for (order, row) in orders {
@@ -256,65 +267,70 @@ impl Findings {
 mod tests {
     use std::sync::Arc;
 
-    use terrace::{MemoryDirectory, TableOptions};
+    use terrace::{Db, MemoryDirectory, TableOptions};
 
     use super::super::load::load;
     use super::super::rows::History;
-    use super::super::transactions::{Outcome, Worker};
+    use super::super::tables::{Tables, Within};
+    use super::super::transactions::{Outcome as Ended, Worker};
     use super::super::{Kind, Mix};
     use super::*;
 
     const SCALE: Scale = Scale { warehouses: 2, items: 60, customers: 30 };
 
-    fn business() -> (Db, Tables) {
+    fn business() -> Tables {
         let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(16 << 20).open("").unwrap();
         let tables = Tables::open(&db, &TableOptions::new()).unwrap();
-        load::<terrace::Error>(&db, &tables, SCALE, 1, |_| Ok(())).unwrap();
-        (db, tables)
+        load(&tables, SCALE, 1, |_| Ok(())).unwrap();
+        tables
     }
 
-    fn numbers(db: &Db, tables: &Tables, moment: Moment) -> Vec<u8> {
-        check(db, tables, SCALE, moment).unwrap().iter().map(|broken| broken.condition).collect()
+    fn broken(tables: &Tables, moment: Moment) -> Vec<Broken> {
+        check(tables, SCALE, moment).unwrap().broken
+    }
+
+    fn numbers(tables: &Tables, moment: Moment) -> Vec<u8> {
+        broken(tables, moment).iter().map(|broken| broken.condition).collect()
     }
 
     #[test]
     fn all_conditions_hold_after_the_load_and_after_each_kind_of_transaction() {
-        let (db, tables) = business();
-        assert_eq!(check(&db, &tables, SCALE, Moment::Loaded).unwrap(), []);
+        let tables = business();
+        assert_eq!(broken(&tables, Moment::Loaded), []);
         for (number, mix) in
             ["100,0,0,0,0", "0,100,0,0,0", "0,0,100,0,0", "0,0,0,100,0", "0,0,0,0,100", "45,43,4,4,4"]
                 .into_iter()
                 .enumerate()
         {
-            let mut worker = Worker::new(&db, &tables, SCALE, mix.parse().unwrap(), 9, number as u64);
+            let mut worker = Worker::new(tables.clone(), SCALE, mix.parse().unwrap(), 9, number as u64);
             let done: Vec<_> = (0..300).map(|_| worker.step().unwrap()).collect();
-            assert_eq!(check(&db, &tables, SCALE, Moment::Running).unwrap(), [], "{mix}");
+            assert_eq!(broken(&tables, Moment::Running), [], "{mix}");
             match mix {
                 "100,0,0,0,0" => {
-                    let refused = done.iter().filter(|&&outcome| outcome == Outcome::RolledBack).count();
+                    let refused = done.iter().filter(|&&outcome| outcome == Ended::RolledBack).count();
                     assert!((1..20).contains(&refused), "{refused} of 300");
                 }
-                "0,0,0,100,0" => assert_eq!(done[299], Outcome::Skipped, "all orders are delivered"),
-                "45,43,4,4,4" => assert!(done.contains(&Outcome::Committed(Kind::NewOrder))),
-                _ => assert!(done.iter().all(|outcome| matches!(outcome, Outcome::Committed(_)))),
+                "0,0,0,100,0" => assert_eq!(done[299], Ended::Skipped, "all orders are delivered"),
+                "45,43,4,4,4" => assert!(done.contains(&Ended::Committed(Kind::NewOrder))),
+                _ => assert!(done.iter().all(|outcome| matches!(outcome, Ended::Committed(_)))),
             }
         }
-        assert!(numbers(&db, &tables, Moment::Loaded).contains(&11), "it holds after the load only");
+        assert!(numbers(&tables, Moment::Loaded).contains(&11), "it holds after the load only");
     }
 
     #[test]
     fn threads_together_keep_the_conditions() {
-        let (db, tables) = business();
+        let tables = business();
         std::thread::scope(|scope| {
             for thread in 0..3 {
-                let (db, tables) = (&db, &tables);
+                let tables = &tables;
                 scope.spawn(move || {
-                    let mut worker = Worker::new(db, tables, SCALE, Mix::default(), 4, thread);
+                    let mut worker = Worker::new(tables.clone(), SCALE, Mix::default(), 4, thread);
                     (0..300).for_each(|_| _ = worker.step().unwrap());
                 });
             }
         });
-        assert_eq!(check(&db, &tables, SCALE, Moment::Running).unwrap(), []);
+        assert_eq!(broken(&tables, Moment::Running), []);
     }
 
     fn payment_at(warehouse: WarehouseId, district: DistrictId) -> History {
@@ -322,71 +338,76 @@ mod tests {
     }
 
     /// The conditions that a change of some rows breaks.
-    type Case<'a> = (&'a [u8], &'a dyn Fn(&Tables));
+    type Case<'a> = (&'a [u8], &'a dyn Fn(&mut Within<'_>) -> Outcome);
 
     /// Each condition is broken by hand in the last district, and reported by its number.
     #[test]
     fn each_condition_is_found_broken_by_its_number() {
-        let at = (2, 10);
-        let order = (2, 10, 5);
+        let (at, order, customer) = ((2, 10), (2, 10, 5), (2, 10, 30));
         let cases: [Case<'_>; 14] = [
-            (&[1, 8], &|t| t.warehouse_paid.put(2, t.warehouse_paid.get(2).unwrap().unwrap() + 1).unwrap()),
-            (&[1, 9], &|t| t.district_paid.put(at, t.district_paid.get(at).unwrap().unwrap() - 1).unwrap()),
-            (&[2], &|t| {
-                let mut row = t.district.get(at).unwrap().unwrap();
-                row.next_order += 1;
-                t.district.put(at, &row).unwrap();
+            (&[1, 8], &|t| {
+                let cents = rows::WAREHOUSE_PAID.get(t, 2)?.unwrap();
+                rows::WAREHOUSE_PAID.put(t, 2, cents + 1)
             }),
-            (&[3, 5], &|t| assert!(t.new_order.delete((2, 10, 25)).unwrap())),
-            (&[4, 6], &|t| assert!(t.order_line.delete((2, 10, 25, 1)).unwrap())),
+            (&[1, 9], &|t| {
+                let cents = rows::DISTRICT_PAID.get(t, at)?.unwrap();
+                rows::DISTRICT_PAID.put(t, at, cents - 1)
+            }),
+            (&[2], &|t| {
+                let mut row = rows::DISTRICT.get(t, at)?.unwrap();
+                row.next_order += 1;
+                rows::DISTRICT.put(t, at, &row)
+            }),
+            (&[3, 5], &|t| rows::NEW_ORDER.delete(t, (2, 10, 25))),
+            (&[4, 6], &|t| rows::ORDER_LINE.delete(t, (2, 10, 25, 1))),
             (&[5, 7], &|t| {
-                let mut row = t.order.get(order).unwrap().unwrap();
+                let mut row = rows::ORDER.get(t, order)?.unwrap();
                 row.carrier = None;
-                t.order.put(order, &row).unwrap();
+                rows::ORDER.put(t, order, &row)
             }),
             (&[4, 6], &|t| {
-                let mut row = t.order.get(order).unwrap().unwrap();
+                let mut row = rows::ORDER.get(t, order)?.unwrap();
                 row.lines += 1;
-                t.order.put(order, &row).unwrap();
+                rows::ORDER.put(t, order, &row)
             }),
             (&[7], &|t| {
-                let mut row = t.order_line.get((2, 10, 5, 1)).unwrap().unwrap();
+                let mut row = rows::ORDER_LINE.get(t, (2, 10, 5, 1))?.unwrap();
                 row.delivered = None;
-                t.order_line.put((2, 10, 5, 1), &row).unwrap();
+                rows::ORDER_LINE.put(t, (2, 10, 5, 1), &row)
             }),
             (&[8, 9, 10], &|t| {
-                let mut row = t.history.get((2, 10, 30, 1)).unwrap().unwrap();
+                let mut row = rows::HISTORY.get(t, (2, 10, 30, 1))?.unwrap();
                 row.amount += 1;
-                t.history.put((2, 10, 30, 1), &row).unwrap();
+                rows::HISTORY.put(t, (2, 10, 30, 1), &row)
             }),
             // Payments of customers of warehouses that do not exist.
-            (&[8, 9], &|t| t.history.put((0, 1, 1, 1), &payment_at(2, 10)).unwrap()),
-            (&[8, 9], &|t| t.history.put((3, 10, 1, 1), &payment_at(1, 1)).unwrap()),
+            (&[8, 9], &|t| rows::HISTORY.put(t, (0, 1, 1, 1), payment_at(2, 10))),
+            (&[8, 9], &|t| rows::HISTORY.put(t, (3, 10, 1, 1), payment_at(1, 1))),
             (&[10, 12], &|t| {
-                let mut row = t.customer.get((2, 10, 30)).unwrap().unwrap();
+                let mut row = rows::CUSTOMER.get(t, customer)?.unwrap();
                 row.balance += 1;
-                t.customer.put((2, 10, 30), &row).unwrap();
+                rows::CUSTOMER.put(t, customer, &row)
             }),
             (&[12], &|t| {
-                let mut row = t.customer.get((2, 10, 30)).unwrap().unwrap();
+                let mut row = rows::CUSTOMER.get(t, customer)?.unwrap();
                 row.paid -= 1;
-                t.customer.put((2, 10, 30), &row).unwrap();
+                rows::CUSTOMER.put(t, customer, &row)
             }),
-            (&[2, 3, 5], &|t| t.new_order.put((2, 10, 32), ()).unwrap()),
+            (&[2, 3, 5], &|t| rows::NEW_ORDER.put(t, (2, 10, 32), ())),
         ];
         for (wanted, break_it) in cases {
-            let (db, tables) = business();
-            break_it(&tables);
-            assert_eq!(numbers(&db, &tables, Moment::Running), wanted);
+            let tables = business();
+            tables.update(|transaction| Ok(break_it(transaction)?)).unwrap();
+            assert_eq!(numbers(&tables, Moment::Running), wanted);
         }
     }
 
     #[test]
     fn an_order_too_few_after_the_load_breaks_condition_11() {
-        let (db, tables) = business();
-        assert!(tables.order.delete((1, 3, 4)).unwrap());
-        assert!(numbers(&db, &tables, Moment::Loaded).contains(&11));
-        let broken = check(&db, &tables, SCALE, Moment::Loaded).unwrap();
+        let tables = business();
+        tables.update(|transaction| Ok(rows::ORDER.delete(transaction, (1, 3, 4))?)).unwrap();
+        assert!(numbers(&tables, Moment::Loaded).contains(&11));
+        let broken = broken(&tables, Moment::Loaded);
         let told = broken.iter().find(|broken| broken.condition == 11).unwrap().to_string();
         assert!(
             told.contains("3.3.2.11")

@@ -6,9 +6,13 @@ use std::sync::Arc;
 
 use terrace::{Db, Durability, Middle, Mode, Profile, SimulatedDisk, TableOptions};
 
+use terrace_common::failure::Outcome as Done;
+
+use super::access::Engine;
 use super::check::{Moment, check};
 use super::load::load;
-use super::rows::{DistrictId, OrderId, Tables, WarehouseId};
+use super::rows::{self, DistrictId, OrderId, WarehouseId};
+use super::tables::Tables;
 use super::transactions::{Outcome, Worker};
 use super::{Kind, Mix, Scale};
 use crate::hierarchy::{on_new_thread, side_by_side};
@@ -44,12 +48,13 @@ fn open(disk: &SimulatedDisk, tiers: Tiers) -> terrace::Result<Db> {
 /// Number of the last order of each district that was acknowledged.
 type Ledger = Vec<((WarehouseId, DistrictId), OrderId)>;
 
-fn last_orders(tables: &Tables) -> terrace::Result<Ledger> {
-    let row = |entry: terrace::Result<_>| {
-        let (key, row): ((WarehouseId, DistrictId), super::rows::District) = entry?;
-        Ok((key, row.next_order - 1))
-    };
-    tables.district.iter().map(row).collect()
+fn last_orders(tables: &Tables) -> Done<Ledger> {
+    let mut ledger = Ledger::new();
+    tables.read(|snapshot| {
+        let span = rows::DISTRICT.span(None, None);
+        rows::DISTRICT.each(snapshot, &span, |key, row| ledger.push((key, row.next_order - 1)))
+    })?;
+    Ok(ledger)
 }
 
 /// Loads and runs until the end, or the power fails. Returns the calls of the load and of all.
@@ -57,9 +62,9 @@ fn run(disk: &SimulatedDisk, tiers: Tiers, seed: u64, ledger: &mut Ledger) -> Re
     let told = |error: &dyn std::fmt::Debug| format!("{error:?}");
     let db = open(disk, tiers).map_err(|error| told(&error))?;
     let tables = Tables::open(&db, &TableOptions::new()).map_err(|error| told(&error))?;
-    load::<terrace::Error>(&db, &tables, SCALE, seed, |_| Ok(())).map_err(|error| told(&error))?;
+    load(&tables, SCALE, seed, |_| Ok(())).map_err(|error| told(&error))?;
     let loaded = disk.calls();
-    let mut worker = Worker::new(&db, &tables, SCALE, Mix::default(), seed, 0);
+    let mut worker = Worker::new(tables.clone(), SCALE, Mix::default(), seed, 0);
     for _ in 0..TRANSACTIONS {
         let outcome = worker.step().map_err(|error| told(&error))?;
         if outcome == Outcome::Committed(Kind::NewOrder) {
@@ -77,8 +82,8 @@ fn cut(call: u64, tiers: Tiers, seed: u64) {
     assert!(ended.is_err() && disk.crashed().is_some(), "the power fails at call {call}, seed {seed}");
     let db = open(&disk.survivor(seed ^ call), tiers).unwrap();
     let tables = Tables::existing(&db).unwrap();
-    let broken = check(&db, &tables, SCALE, Moment::Running).unwrap();
-    assert_eq!(broken, [], "call {call}, seed {seed}, {tiers:?}");
+    let checked = check(&tables, SCALE, Moment::Running).unwrap();
+    assert_eq!(checked.broken, [], "call {call}, seed {seed}, {tiers:?}");
     let found = last_orders(&tables).unwrap();
     for (&(district, last), (same, now)) in ledger.iter().zip(found) {
         assert_eq!(district, same);

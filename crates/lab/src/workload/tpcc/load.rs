@@ -1,12 +1,11 @@
 //! The initial population of TPC-C (clause 4.3.3.1).
 
-use terrace::{Db, Result, Transaction};
+use terrace_common::failure::Outcome;
 
+use super::access::{Engine, Writes};
 use super::random::{ORIGINAL, Random};
-use super::rows::{
-    Customer, CustomerId, District, DistrictId, History, Item, Money, Order, OrderLine, Stock, Tables,
-    Warehouse, WarehouseId,
-};
+use super::rows::{self, Customer, CustomerId, District, DistrictId, History, Item, Money, Order};
+use super::rows::{OrderLine, Stock, Warehouse, WarehouseId};
 use super::{DISTRICTS, Scale};
 
 /// Source of random values for the load; workers have the numbers from 0.
@@ -20,14 +19,8 @@ const PAID: Money = 1000;
 ///
 /// # Errors
 /// Those of the engine, and those that `done` returns.
-pub fn load<E: From<terrace::Error> + 'static>(
-    db: &Db,
-    tables: &Tables,
-    scale: Scale,
-    seed: u64,
-    mut done: impl FnMut(u32) -> std::result::Result<(), E>,
-) -> std::result::Result<(), E> {
-    let mut load = Load { db, tables, scale, random: Random::new(scale, seed, SOURCE) };
+pub fn load<E: Engine>(engine: &E, scale: Scale, seed: u64, mut done: impl FnMut(u32) -> Outcome) -> Outcome {
+    let mut load = Load { engine, scale, random: Random::new(scale, seed, SOURCE) };
     load.items()?;
     done(0)?;
     for warehouse in 1..=scale.warehouses {
@@ -37,56 +30,55 @@ pub fn load<E: From<terrace::Error> + 'static>(
     Ok(())
 }
 
-struct Load<'a> {
-    db: &'a Db,
-    tables: &'a Tables,
+struct Load<'a, E> {
+    engine: &'a E,
     scale: Scale,
     random: Random,
 }
 
-impl Load<'_> {
+impl<E: Engine> Load<'_, E> {
     /// Calls `row` for the numbers from 1 to `last`, [`ROWS`] in each transaction. A transaction
     /// that runs again draws other values.
     fn rows(
         &mut self,
         last: u32,
-        mut row: impl FnMut(&Tables, &mut Random, &Transaction, u32) -> Result<()>,
-    ) -> Result<()> {
+        mut row: impl FnMut(&mut E::Transaction<'_>, &mut Random, u32) -> Outcome,
+    ) -> Outcome {
         let mut first = 1;
         while first <= last {
             let end = last.min(first.saturating_add(ROWS - 1));
-            self.db.update(|transaction| {
-                (first..=end).try_for_each(|number| row(self.tables, &mut self.random, transaction, number))
+            self.engine.update(|transaction| {
+                Ok((first..=end).try_for_each(|number| row(transaction, &mut self.random, number))?)
             })?;
             first = end + 1;
         }
         Ok(())
     }
 
-    fn items(&mut self) -> Result<()> {
-        self.rows(self.scale.items, |tables, random, transaction, number| {
+    fn items(&mut self) -> Outcome {
+        self.rows(self.scale.items, |transaction, random, number| {
             let item = Item {
                 image: random.within(1, 10_000),
                 name: random.text(14, 24),
                 price: random.within(100, 10_000).into(),
                 data: random.data(),
             };
-            tables.item.within(transaction).put(number, &item)
+            rows::ITEM.put(transaction, number, &item)
         })
     }
 
-    fn warehouse(&mut self, warehouse: WarehouseId) -> Result<()> {
+    fn warehouse(&mut self, warehouse: WarehouseId) -> Outcome {
         let paid = PAID * Money::from(self.scale.customers);
-        self.rows(1, |tables, random, transaction, _| {
+        self.rows(1, |transaction, random, _| {
             let row = Warehouse {
                 name: random.text(6, 10),
                 address: random.address(),
                 tax: random.within(0, 2000) as u16,
             };
-            tables.warehouse.within(transaction).put(warehouse, &row)?;
-            tables.warehouse_paid.within(transaction).put(warehouse, paid * Money::from(DISTRICTS))
+            rows::WAREHOUSE.put(transaction, warehouse, &row)?;
+            rows::WAREHOUSE_PAID.put(transaction, warehouse, paid * Money::from(DISTRICTS))
         })?;
-        self.rows(self.scale.items, |tables, random, transaction, number| {
+        self.rows(self.scale.items, |transaction, random, number| {
             let stock = Stock {
                 quantity: random.within(10, 100) as i32,
                 districts: (0..DISTRICTS).map(|_| random.text(24, 24)).collect(),
@@ -95,28 +87,28 @@ impl Load<'_> {
                 remote: 0,
                 data: random.data(),
             };
-            tables.stock.within(transaction).put((warehouse, number), &stock)
+            rows::STOCK.put(transaction, (warehouse, number), &stock)
         })?;
         for district in 1..=DISTRICTS {
             let next_order = self.scale.customers + 1;
-            self.rows(1, |tables, random, transaction, _| {
+            self.rows(1, |transaction, random, _| {
                 let row = District {
                     name: random.text(6, 10),
                     address: random.address(),
                     tax: random.within(0, 2000) as u16,
                     next_order,
                 };
-                tables.district.within(transaction).put((warehouse, district), &row)?;
-                tables.district_paid.within(transaction).put((warehouse, district), paid)
+                rows::DISTRICT.put(transaction, (warehouse, district), &row)?;
+                rows::DISTRICT_PAID.put(transaction, (warehouse, district), paid)
             })?;
-            self.rows(self.scale.customers, |tables, random, transaction, number| {
-                customer(tables, random, transaction, (warehouse, district, number))
+            self.rows(self.scale.customers, |transaction, random, number| {
+                customer(transaction, random, (warehouse, district, number))
             })?;
             let buyers = self.random.permutation();
             let first_new = self.scale.first_new_order();
-            self.rows(self.scale.customers, |tables, random, transaction, number| {
+            self.rows(self.scale.customers, |transaction, random, number| {
                 let (buyer, is_new) = (buyers[number as usize - 1], number >= first_new);
-                order(tables, random, transaction, (warehouse, district, number), buyer, is_new)
+                order(transaction, random, (warehouse, district, number), buyer, is_new)
             })?;
         }
         Ok(())
@@ -125,11 +117,10 @@ impl Load<'_> {
 
 /// Loads a customer and the payment that the customer has made.
 fn customer(
-    tables: &Tables,
+    transaction: &mut impl Writes,
     random: &mut Random,
-    transaction: &Transaction,
     key: (WarehouseId, DistrictId, CustomerId),
-) -> Result<()> {
+) -> Outcome {
     let (warehouse, district, number) = key;
     let row = Customer {
         first: random.text(8, 16),
@@ -148,21 +139,20 @@ fn customer(
         data: random.text(300, 500),
     };
     let history = History { warehouse, district, date: 0, amount: PAID, data: random.text(12, 24) };
-    tables.history.within(transaction).put((warehouse, district, number, row.payments), &history)?;
+    rows::HISTORY.put(transaction, (warehouse, district, number, row.payments), &history)?;
     let by_name = (warehouse, district, row.last.as_str(), row.first.as_str(), number);
-    tables.customer_by_name.within(transaction).put(by_name, ())?;
-    tables.customer.within(transaction).put(key, &row)
+    rows::CUSTOMER_BY_NAME.put(transaction, by_name, ())?;
+    rows::CUSTOMER.put(transaction, key, &row)
 }
 
 /// Loads an order with its lines. One that is new has no carrier, and its goods have prices.
 fn order(
-    tables: &Tables,
+    transaction: &mut impl Writes,
     random: &mut Random,
-    transaction: &Transaction,
     key: (WarehouseId, DistrictId, u32),
     buyer: CustomerId,
     is_new: bool,
-) -> Result<()> {
+) -> Outcome {
     let (warehouse, district, number) = key;
     let order = Order {
         customer: buyer,
@@ -180,13 +170,13 @@ fn order(
             amount: if is_new { random.within(1, 999_999).into() } else { 0 },
             district_info: random.text(24, 24),
         };
-        tables.order_line.within(transaction).put((warehouse, district, number, line), &row)?;
+        rows::ORDER_LINE.put(transaction, (warehouse, district, number, line), &row)?;
     }
     if is_new {
-        tables.new_order.within(transaction).put(key, ())?;
+        rows::NEW_ORDER.put(transaction, key, ())?;
     }
-    tables.order_by_customer.within(transaction).put((warehouse, district, buyer, number), ())?;
-    tables.order.within(transaction).put(key, &order)
+    rows::ORDER_BY_CUSTOMER.put(transaction, (warehouse, district, buyer, number), ())?;
+    rows::ORDER.put(transaction, key, &order)
 }
 
 /// Whether goods of this item count as brand goods: item and stock are original.

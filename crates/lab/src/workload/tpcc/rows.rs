@@ -1,7 +1,9 @@
 //! The rows of TPC-C, and its tables with their keys (clause 1.3).
 
 use serde::{Deserialize, Serialize};
-use terrace::{Db, Postcard, Result, Table, TableOptions, TypedTable};
+use terrace::Postcard;
+
+use super::access::Rows;
 
 /// Number of a warehouse, from 1.
 pub type WarehouseId = u32;
@@ -15,6 +17,8 @@ pub type OrderId = u32;
 pub type ItemId = u32;
 /// Cents.
 pub type Money = i64;
+/// Key of an order.
+pub type OrderKey = (WarehouseId, DistrictId, OrderId);
 /// Key of a payment: the customer, and the payment's number for this customer.
 pub type HistoryKey = (WarehouseId, DistrictId, CustomerId, u32);
 /// Key of the index of customers: last name, first name, number.
@@ -115,81 +119,19 @@ pub struct Stock {
     pub data: String,
 }
 
-/// The tables.
-#[derive(Clone, Debug)]
-pub struct Tables {
-    pub warehouse: TypedTable<WarehouseId, Postcard<Warehouse>>,
-    pub warehouse_paid: TypedTable<WarehouseId, i64>,
-    pub district: TypedTable<(WarehouseId, DistrictId), Postcard<District>>,
-    pub district_paid: TypedTable<(WarehouseId, DistrictId), i64>,
-    pub customer: TypedTable<(WarehouseId, DistrictId, CustomerId), Postcard<Customer>>,
-    /// Customers by last name, then first name.
-    pub customer_by_name: TypedTable<NameKey, ()>,
-    pub history: TypedTable<HistoryKey, Postcard<History>>,
-    pub new_order: TypedTable<(WarehouseId, DistrictId, OrderId), ()>,
-    pub order: TypedTable<(WarehouseId, DistrictId, OrderId), Postcard<Order>>,
-    /// Orders of a customer, in order of their numbers.
-    pub order_by_customer: TypedTable<(WarehouseId, DistrictId, CustomerId, OrderId), ()>,
-    pub order_line: TypedTable<(WarehouseId, DistrictId, OrderId, u8), Postcard<OrderLine>>,
-    pub item: TypedTable<ItemId, Postcard<Item>>,
-    pub stock: TypedTable<(WarehouseId, ItemId), Postcard<Stock>>,
-}
-
-/// The tables' names in the database.
-pub const NAMES: [&str; 13] = [
-    "tpcc.warehouse",
-    "tpcc.warehouse_paid",
-    "tpcc.district",
-    "tpcc.district_paid",
-    "tpcc.customer",
-    "tpcc.customer_by_name",
-    "tpcc.history",
-    "tpcc.new_order",
-    "tpcc.order",
-    "tpcc.order_by_customer",
-    "tpcc.order_line",
-    "tpcc.item",
-    "tpcc.stock",
-];
-
-impl Tables {
-    /// Opens the tables, created with `options` where they are missing.
-    ///
-    /// # Errors
-    /// Those of opening and creating a table.
-    pub fn open(db: &Db, options: &TableOptions) -> Result<Tables> {
-        Tables::with(|name| match db.open_table(name) {
-            Err(terrace::Error::TableNotFound(_)) => db.create_table_with(name, options),
-            found => found,
-        })
-    }
-
-    /// Opens the tables of an earlier load.
-    ///
-    /// # Errors
-    /// Those of opening a table.
-    pub fn existing(db: &Db) -> Result<Tables> {
-        Tables::with(|name| db.open_table(name))
-    }
-
-    /// Makes the tables of those that `table` gives for [`NAMES`].
-    fn with(mut table: impl FnMut(&str) -> Result<Table>) -> Result<Tables> {
-        let mut names = NAMES.into_iter();
-        let mut next = || table(names.next().expect("each table has a name"));
-        Ok(Tables {
-            warehouse: next()?.typed(),
-            warehouse_paid: next()?.typed(),
-            district: next()?.typed(),
-            district_paid: next()?.typed(),
-            customer: next()?.typed(),
-            customer_by_name: next()?.typed(),
-            history: next()?.typed(),
-            new_order: next()?.typed(),
-            order: next()?.typed(),
-            order_by_customer: next()?.typed(),
-            order_line: next()?.typed(),
-            item: next()?.typed(),
-            stock: next()?.typed(),
-        })
-    }
-}
+/// The tables' numbers, with the types of their keys and rows.
+pub const WAREHOUSE: Rows<WarehouseId, Postcard<Warehouse>> = Rows::at(0);
+pub const WAREHOUSE_PAID: Rows<WarehouseId, Money> = Rows::at(1);
+pub const DISTRICT: Rows<(WarehouseId, DistrictId), Postcard<District>> = Rows::at(2);
+pub const DISTRICT_PAID: Rows<(WarehouseId, DistrictId), Money> = Rows::at(3);
+pub const CUSTOMER: Rows<(WarehouseId, DistrictId, CustomerId), Postcard<Customer>> = Rows::at(4);
+/// Customers by last name, then first name.
+pub const CUSTOMER_BY_NAME: Rows<NameKey, ()> = Rows::at(5);
+pub const HISTORY: Rows<HistoryKey, Postcard<History>> = Rows::at(6);
+pub const NEW_ORDER: Rows<OrderKey, ()> = Rows::at(7);
+pub const ORDER: Rows<OrderKey, Postcard<Order>> = Rows::at(8);
+/// Orders of a customer, in order of their numbers.
+pub const ORDER_BY_CUSTOMER: Rows<(WarehouseId, DistrictId, CustomerId, OrderId), ()> = Rows::at(9);
+pub const ORDER_LINE: Rows<(WarehouseId, DistrictId, OrderId, u8), Postcard<OrderLine>> = Rows::at(10);
+pub const ITEM: Rows<ItemId, Postcard<Item>> = Rows::at(11);
+pub const STOCK: Rows<(WarehouseId, ItemId), Postcard<Stock>> = Rows::at(12);

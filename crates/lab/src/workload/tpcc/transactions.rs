@@ -6,15 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use terrace::{Db, Error, Snapshot, Transaction};
-use terrace_common::failure::Failure;
-
+use super::access::{Direction, Ended, Engine, Reads, Writes};
 use super::load::is_brand;
 use super::random::Random;
-use super::rows::{
-    Customer, CustomerId, DistrictId, History, ItemId, Money, NameKey, Order, OrderId, OrderLine, Tables,
-    WarehouseId,
-};
+use super::rows::{self, Customer, CustomerId, DistrictId, History, ItemId, Money};
+use super::rows::{NameKey, Order, OrderId, OrderLine, WarehouseId};
 use super::{DISTRICTS, Kind, Mix, Scale};
 
 /// Most bytes of a customer's data with bad credit.
@@ -28,33 +24,6 @@ pub enum Outcome {
     RolledBack,
     /// A delivery without a new order in some district.
     Skipped,
-}
-
-/// Why a transaction ended without a commit.
-#[derive(Debug)]
-pub enum Ended {
-    /// A new order names an item that does not exist, which rolls it back.
-    UnknownItem,
-    /// A row is missing that the rules of the tables promise.
-    Missing(&'static str),
-    /// The engine failed.
-    Engine(Error),
-}
-
-impl From<Error> for Ended {
-    fn from(error: Error) -> Ended {
-        Ended::Engine(error)
-    }
-}
-
-impl From<Ended> for Failure {
-    fn from(ended: Ended) -> Failure {
-        match ended {
-            Ended::UnknownItem => Failure::Work("an order with an unknown item was not rolled back".into()),
-            Ended::Missing(what) => Failure::Damaged(format!("TPC-C: a {what} is missing")),
-            Ended::Engine(error) => error.into(),
-        }
-    }
 }
 
 type Result<T> = std::result::Result<T, Ended>;
@@ -76,9 +45,8 @@ struct Wanted {
 
 /// A thread that runs transactions.
 #[derive(Debug)]
-pub struct Worker<'a> {
-    db: &'a Db,
-    tables: &'a Tables,
+pub struct Worker<E> {
+    engine: E,
     scale: Scale,
     home: WarehouseId,
     random: Random,
@@ -94,17 +62,17 @@ fn promised<T>(row: Option<T>, what: &'static str) -> Result<T> {
     row.ok_or(Ended::Missing(what))
 }
 
-impl<'a> Worker<'a> {
+impl<E: Engine> Worker<E> {
     /// Worker number `thread`, whose home is a warehouse by turns.
-    pub fn new(db: &'a Db, tables: &'a Tables, scale: Scale, mix: Mix, seed: u64, thread: u64) -> Worker<'a> {
+    pub fn new(engine: E, scale: Scale, mix: Mix, seed: u64, thread: u64) -> Worker<E> {
         let home = (thread % u64::from(scale.warehouses)) as WarehouseId + 1;
-        Worker { db, tables, scale, home, random: Random::new(scale, seed, thread), mix, now: 0, runs: 0 }
+        Worker { engine, scale, home, random: Random::new(scale, seed, thread), mix, now: 0, runs: 0 }
     }
 
     /// Runs a transaction of a kind drawn from the mix.
     ///
     /// # Errors
-    /// [`Ended::Missing`] and [`Ended::Engine`].
+    /// [`Ended::Missing`] and [`Ended::Failed`].
     pub fn step(&mut self) -> Result<Outcome> {
         self.now += 1;
         let kind = self.mix.at(self.random.within(0, 99) as u8);
@@ -166,10 +134,10 @@ impl<'a> Worker<'a> {
         if is_refused {
             wanted.last_mut().expect("there are five lines at least").item = self.scale.items + 1;
         }
-        let (db, tables, home, now) = (self.db, self.tables, self.home, self.now);
-        let done = db.update(|transaction| {
+        let (home, now) = (self.home, self.now);
+        let done = self.engine.update(|transaction| {
             self.runs += 1;
-            new_order(tables, transaction, (home, district, customer), &wanted, now)
+            new_order(transaction, (home, district, customer), &wanted, now)
         });
         match done {
             Ok(_) => Ok(Outcome::Committed(Kind::NewOrder)),
@@ -186,10 +154,10 @@ impl<'a> Worker<'a> {
             other => (other, self.district()),
         };
         let (named, amount) = (self.named(), Money::from(self.random.within(100, 500_000)));
-        let (db, tables, now) = (self.db, self.tables, self.now);
-        db.update(|transaction| {
+        let now = self.now;
+        self.engine.update(|transaction| {
             self.runs += 1;
-            payment(tables, transaction, paid_at, customer_at, &named, amount, now)
+            payment(transaction, paid_at, customer_at, &named, amount, now)
         })
     }
 
@@ -197,7 +165,8 @@ impl<'a> Worker<'a> {
     fn order_status(&mut self) -> Result<()> {
         let (district, named) = (self.district(), self.named());
         self.runs += 1;
-        order_status(self.tables, &self.db.snapshot(), (self.home, district), &named).map(|_| ())
+        let at = (self.home, district);
+        self.engine.read(|snapshot| order_status(snapshot, at, &named)).map(|_| ())
     }
 
     /// Clause 2.7: each district in a transaction of its own.
@@ -205,10 +174,10 @@ impl<'a> Worker<'a> {
         let carrier = self.random.within(1, 10) as u8;
         let mut outcome = Outcome::Committed(Kind::Delivery);
         for district in 1..=DISTRICTS {
-            let (db, tables, home, now) = (self.db, self.tables, self.home, self.now);
-            let delivered = db.update(|transaction| {
+            let (home, now) = (self.home, self.now);
+            let delivered = self.engine.update(|transaction| {
                 self.runs += 1;
-                deliver(tables, transaction, (home, district), carrier, now)
+                deliver(transaction, (home, district), carrier, now)
             })?;
             if delivered.is_none() {
                 outcome = Outcome::Skipped;
@@ -221,26 +190,25 @@ impl<'a> Worker<'a> {
     fn stock_level(&mut self) -> Result<()> {
         let (district, threshold) = (self.district(), self.random.within(10, 20) as i32);
         self.runs += 1;
-        stock_level(self.tables, &self.db.snapshot(), (self.home, district), threshold).map(|_| ())
+        let at = (self.home, district);
+        self.engine.read(|snapshot| stock_level(snapshot, at, threshold)).map(|_| ())
     }
 }
 
 /// Enters an order and returns its number and what it costs, taxes and discount included.
 fn new_order(
-    tables: &Tables,
-    transaction: &Transaction,
+    transaction: &mut impl Writes,
     (home, district, customer): (WarehouseId, DistrictId, CustomerId),
     wanted: &[Wanted],
     now: u64,
 ) -> Result<(OrderId, Money)> {
-    let warehouse_row = promised(tables.warehouse.within(transaction).get(home)?, "warehouse")?;
-    let customer_row =
-        promised(tables.customer.within(transaction).get((home, district, customer))?, "customer")?;
-    let mut district_row = promised(tables.district.within(transaction).get((home, district))?, "district")?;
+    let warehouse_row = promised(rows::WAREHOUSE.get(transaction, home)?, "warehouse")?;
+    let customer_row = promised(rows::CUSTOMER.get(transaction, (home, district, customer))?, "customer")?;
+    let mut district_row = promised(rows::DISTRICT.get(transaction, (home, district))?, "district")?;
     let number = district_row.next_order;
     district_row.next_order += 1;
     let taxes = Money::from(warehouse_row.tax) + Money::from(district_row.tax);
-    tables.district.within(transaction).put((home, district), &district_row)?;
+    rows::DISTRICT.put(transaction, (home, district), &district_row)?;
     let order = Order {
         customer,
         entered: now,
@@ -248,16 +216,16 @@ fn new_order(
         lines: wanted.len() as u8,
         is_local: wanted.iter().all(|wanted| wanted.supplier == home),
     };
-    tables.order.within(transaction).put((home, district, number), &order)?;
-    tables.order_by_customer.within(transaction).put((home, district, customer, number), ())?;
-    tables.new_order.within(transaction).put((home, district, number), ())?;
+    rows::ORDER.put(transaction, (home, district, number), &order)?;
+    rows::ORDER_BY_CUSTOMER.put(transaction, (home, district, customer, number), ())?;
+    rows::NEW_ORDER.put(transaction, (home, district, number), ())?;
     let mut sum = 0;
     for (line, wanted) in (1u8..).zip(wanted) {
-        let Some(item) = tables.item.within(transaction).get(wanted.item)? else {
+        let Some(item) = rows::ITEM.get(transaction, wanted.item)? else {
             return Err(Ended::UnknownItem);
         };
-        let stocks = tables.stock.within(transaction);
-        let mut stock = promised(stocks.get((wanted.supplier, wanted.item))?, "stock")?;
+        let stock_key = (wanted.supplier, wanted.item);
+        let mut stock = promised(rows::STOCK.get(transaction, stock_key)?, "stock")?;
         let quantity = i32::from(wanted.quantity);
         stock.quantity -= quantity;
         if stock.quantity < 10 {
@@ -269,7 +237,7 @@ fn new_order(
         let info = promised(stock.districts.get(usize::from(district) - 1), "text of a district")?.clone();
         // The terminal would show it.
         std::hint::black_box(is_brand(&item, &stock));
-        stocks.put((wanted.supplier, wanted.item), &stock)?;
+        rows::STOCK.put(transaction, stock_key, &stock)?;
         let amount = Money::from(quantity) * item.price;
         sum += amount;
         let row = OrderLine {
@@ -280,7 +248,7 @@ fn new_order(
             amount,
             district_info: info,
         };
-        tables.order_line.within(transaction).put((home, district, number, line), &row)?;
+        rows::ORDER_LINE.put(transaction, (home, district, number, line), &row)?;
     }
     let total = sum * (10_000 - Money::from(customer_row.discount)) * (10_000 + taxes) / 100_000_000;
     Ok((number, total))
@@ -288,8 +256,7 @@ fn new_order(
 
 /// Books a payment at the district `paid_at` by a customer of `customer_at`.
 fn payment(
-    tables: &Tables,
-    transaction: &Transaction,
+    transaction: &mut impl Writes,
     paid_at: (WarehouseId, DistrictId),
     customer_at: (WarehouseId, DistrictId),
     named: &Named,
@@ -297,27 +264,16 @@ fn payment(
     now: u64,
 ) -> Result<()> {
     let (warehouse, district) = paid_at;
-    let warehouse_row = promised(tables.warehouse.within(transaction).get(warehouse)?, "warehouse")?;
-    let district_row = promised(tables.district.within(transaction).get(paid_at)?, "district")?;
-    let sums = tables.warehouse_paid.within(transaction);
-    sums.put(warehouse, promised(sums.get(warehouse)?, "warehouse's sum")? + amount)?;
-    let sums = tables.district_paid.within(transaction);
-    sums.put(paid_at, promised(sums.get(paid_at)?, "district's sum")? + amount)?;
+    let warehouse_row = promised(rows::WAREHOUSE.get(transaction, warehouse)?, "warehouse")?;
+    let district_row = promised(rows::DISTRICT.get(transaction, paid_at)?, "district")?;
+    let sum = promised(rows::WAREHOUSE_PAID.get(transaction, warehouse)?, "warehouse's sum")?;
+    rows::WAREHOUSE_PAID.put(transaction, warehouse, sum + amount)?;
+    let sum = promised(rows::DISTRICT_PAID.get(transaction, paid_at)?, "district's sum")?;
+    rows::DISTRICT_PAID.put(transaction, paid_at, sum + amount)?;
 
-    let number = match named {
-        Named::Number(number) => *number,
-        Named::LastName(last) => {
-            let found = tables.customer_by_name.within(transaction).prefix((
-                customer_at.0,
-                customer_at.1,
-                last.as_str(),
-            ));
-            in_the_middle(found)?
-        }
-    };
+    let number = customer_of(transaction, customer_at, named)?;
     let key = (customer_at.0, customer_at.1, number);
-    let customers = tables.customer.within(transaction);
-    let mut customer: Customer = promised(customers.get(key)?, "customer")?;
+    let mut customer: Customer = promised(rows::CUSTOMER.get(transaction, key)?, "customer")?;
     customer.balance -= amount;
     customer.paid += amount;
     customer.payments += 1;
@@ -327,92 +283,91 @@ fn payment(
         customer.data.insert_str(0, &told);
         customer.data.truncate(DATA_BYTES);
     }
-    customers.put(key, &customer)?;
+    rows::CUSTOMER.put(transaction, key, &customer)?;
     let data = format!("{}    {}", warehouse_row.name, district_row.name);
     let row = History { warehouse, district, date: now, amount, data };
-    tables.history.within(transaction).put((key.0, key.1, key.2, customer.payments), &row)?;
+    rows::HISTORY.put(transaction, (key.0, key.1, key.2, customer.payments), &row)?;
     Ok(())
 }
 
-/// The customer in the middle of those found by a last name, rounded up.
-fn in_the_middle(found: impl Iterator<Item = terrace::Result<(NameKey, ())>>) -> Result<CustomerId> {
-    let numbers: Vec<CustomerId> =
-        found.map(|entry| entry.map(|(key, ())| key.4)).collect::<terrace::Result<_>>()?;
+/// The number of a customer; that in the middle of those with a last name, rounded up.
+fn customer_of(
+    reads: &mut impl Reads,
+    (warehouse, district): (WarehouseId, DistrictId),
+    named: &Named,
+) -> Result<CustomerId> {
+    let last = match named {
+        Named::Number(number) => return Ok(*number),
+        Named::LastName(last) => last.as_str(),
+    };
+    let span = rows::CUSTOMER_BY_NAME.prefix((warehouse, district, last));
+    let mut numbers = Vec::new();
+    rows::CUSTOMER_BY_NAME.each(reads, &span, |key: NameKey, ()| numbers.push(key.4))?;
     promised(numbers.len().checked_sub(1).map(|last| numbers[last / 2]), "customer with a last name")
 }
 
 /// Returns the balance of a customer and the lines of the customer's last order.
 fn order_status(
-    tables: &Tables,
-    snapshot: &Snapshot,
+    snapshot: &mut impl Reads,
     (warehouse, district): (WarehouseId, DistrictId),
     named: &Named,
 ) -> Result<(Money, Vec<OrderLine>)> {
-    let number = match named {
-        Named::Number(number) => *number,
-        Named::LastName(last) => {
-            in_the_middle(tables.customer_by_name.at(snapshot).prefix((warehouse, district, last.as_str())))?
-        }
-    };
-    let customer = promised(tables.customer.at(snapshot).get((warehouse, district, number))?, "customer")?;
-    let mut orders = tables.order_by_customer.at(snapshot).prefix((warehouse, district, number));
-    let Some(last) = orders.next_back() else {
+    let number = customer_of(snapshot, (warehouse, district), named)?;
+    let customer = promised(rows::CUSTOMER.get(snapshot, (warehouse, district, number))?, "customer")?;
+    let span = rows::ORDER_BY_CUSTOMER.prefix((warehouse, district, number));
+    let last = rows::ORDER_BY_CUSTOMER.first(snapshot, &span, Direction::Descending)?;
+    let Some(((.., order), ())) = last else {
         return Ok((customer.balance, Vec::new()));
     };
-    let ((.., order), ()) = last?;
-    promised(tables.order.at(snapshot).get((warehouse, district, order))?, "order")?;
-    let lines = tables.order_line.at(snapshot).prefix((warehouse, district, order));
-    Ok((customer.balance, lines.map(|line| line.map(|(_, line)| line)).collect::<terrace::Result<_>>()?))
+    promised(rows::ORDER.get(snapshot, (warehouse, district, order))?, "order")?;
+    let span = rows::ORDER_LINE.prefix((warehouse, district, order));
+    let mut lines = Vec::new();
+    rows::ORDER_LINE.each(snapshot, &span, |_, line| lines.push(line))?;
+    Ok((customer.balance, lines))
 }
 
 /// Delivers the oldest new order of a district and returns its number.
 fn deliver(
-    tables: &Tables,
-    transaction: &Transaction,
+    transaction: &mut impl Writes,
     (warehouse, district): (WarehouseId, DistrictId),
     carrier: u8,
     now: u64,
 ) -> Result<Option<OrderId>> {
-    let new_orders = tables.new_order.within(transaction);
-    let Some(oldest) = new_orders.prefix((warehouse, district)).next() else { return Ok(None) };
-    let (key, ()) = oldest?;
-    new_orders.delete(key)?;
-    let orders = tables.order.within(transaction);
-    let mut order: Order = promised(orders.get(key)?, "order")?;
+    let span = rows::NEW_ORDER.prefix((warehouse, district));
+    let oldest = rows::NEW_ORDER.first(transaction, &span, Direction::Ascending)?;
+    let Some((key, ())) = oldest else { return Ok(None) };
+    rows::NEW_ORDER.delete(transaction, key)?;
+    let mut order: Order = promised(rows::ORDER.get(transaction, key)?, "order")?;
     order.carrier = Some(carrier);
-    orders.put(key, &order)?;
-    let lines = tables.order_line.within(transaction);
+    rows::ORDER.put(transaction, key, &order)?;
     let mut sum = 0;
-    for entry in lines.prefix(key) {
-        let (line_key, mut line) = entry?;
+    let span = rows::ORDER_LINE.prefix(key);
+    for (line_key, mut line) in rows::ORDER_LINE.all(transaction, &span)? {
         line.delivered = Some(now);
         sum += line.amount;
-        lines.put(line_key, &line)?;
+        rows::ORDER_LINE.put(transaction, line_key, &line)?;
     }
-    let (customers, customer_key) =
-        (tables.customer.within(transaction), (warehouse, district, order.customer));
-    let mut customer: Customer = promised(customers.get(customer_key)?, "customer")?;
+    let customer_key = (warehouse, district, order.customer);
+    let mut customer: Customer = promised(rows::CUSTOMER.get(transaction, customer_key)?, "customer")?;
     customer.balance += sum;
     customer.deliveries += 1;
-    customers.put(customer_key, &customer)?;
+    rows::CUSTOMER.put(transaction, customer_key, &customer)?;
     Ok(Some(key.2))
 }
 
 /// Counts the items of a district's last 20 orders whose stock is below `threshold`.
 fn stock_level(
-    tables: &Tables,
-    snapshot: &Snapshot,
+    snapshot: &mut impl Reads,
     (warehouse, district): (WarehouseId, DistrictId),
     threshold: i32,
 ) -> Result<usize> {
-    let district_row = promised(tables.district.at(snapshot).get((warehouse, district))?, "district")?;
+    let district_row = promised(rows::DISTRICT.get(snapshot, (warehouse, district))?, "district")?;
     let next = district_row.next_order;
-    let recent = (warehouse, district, next.saturating_sub(20), 0)..(warehouse, district, next, 0);
+    let first_of = |order| Some((warehouse, district, order, 0));
+    let recent = rows::ORDER_LINE.span(first_of(next.saturating_sub(20)), first_of(next));
     let mut items = BTreeSet::new();
-    for line in tables.order_line.at(snapshot).range(recent) {
-        items.insert((warehouse, line?.1.item));
-    }
-    let stocks = tables.stock.at(snapshot).get_many(&items)?;
+    rows::ORDER_LINE.each(snapshot, &recent, |_, line| _ = items.insert((warehouse, line.item)))?;
+    let stocks = rows::STOCK.get_many(snapshot, &items)?;
     let mut low = 0;
     for stock in stocks {
         low += usize::from(promised(stock, "stock")?.quantity < threshold);
