@@ -426,6 +426,11 @@ impl Running {
         self.rewrites = true;
     }
 
+    /// Uses `policy` from now on.
+    pub fn set_policy(&self, policy: Policy) {
+        self.db.set_policy(policy);
+    }
+
     /// Shifts the workload to that of `experiment`, which has as many workers and records.
     pub fn shift(&mut self, experiment: &Experiment) {
         self.streams = experiment.streams();

@@ -72,14 +72,6 @@ pub struct Setting {
     pub operation_ns: Option<u64>,
 }
 
-/// The measurement of a claim.
-pub enum Run {
-    /// Runs this function.
-    Here(fn(&Setting) -> Outcome<Measured>),
-    /// Not measured, for this reason.
-    NotHere(&'static str),
-}
-
 /// A claim of a paper.
 pub struct Claim {
     /// Paper letter and number.
@@ -91,16 +83,5 @@ pub struct Claim {
     /// The time base.
     pub mode: Mode,
     /// The measurement.
-    pub run: Run,
-}
-
-/// A claim that is not measured.
-pub const fn not_here(
-    id: &'static str,
-    mode: Mode,
-    claim: &'static str,
-    paper: &'static str,
-    why: &'static str,
-) -> Claim {
-    Claim { id, claim, paper, mode, run: Run::NotHere(why) }
+    pub measure: fn(&Setting) -> Outcome<Measured>,
 }
