@@ -5,10 +5,11 @@
 //! one long call runs in [`at_once`]: there a signal removes every registered [`Leftover`] and ends
 //! the process. A second signal always does.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fs, io, thread};
 
 use crate::failure::{Failure, Outcome};
 
@@ -16,8 +17,11 @@ use crate::failure::{Failure, Outcome};
 static RAISED: AtomicI32 = AtomicI32::new(0);
 static STATE: Mutex<State> = Mutex::new(State { at_once: 0, next: 0, leftovers: Vec::new() });
 
-/// Passes over a directory whose files another thread still creates.
-const PASSES_MAX: u32 = 100;
+/// Most passes over a directory, a millisecond apart: other threads may still create files in it,
+/// or make it again.
+const PASSES_MAX: u32 = 1000;
+/// Passes in a row that find nothing, after which it is gone.
+const PASSES_GONE: u32 = 10;
 
 struct State {
     /// Depth of [`at_once`].
@@ -121,20 +125,36 @@ impl Drop for Leftover {
 
 impl Unfinished {
     fn remove(&self) {
+        self.remove_between(|| thread::sleep(Duration::from_millis(1)));
+    }
+
+    /// Removes it until it stays away, with a pause between any two passes.
+    fn remove_between(&self, mut pause: impl FnMut()) {
+        let mut gone = 0;
         for _ in 0..PASSES_MAX {
-            let removed = match self {
-                Unfinished::Tree(path) => fs::remove_dir_all(path),
-                Unfinished::Files { path, was_missing } => {
-                    let files = fs::read_dir(path).into_iter().flatten().flatten();
-                    files.for_each(|file| drop(fs::remove_file(file.path())));
-                    if *was_missing { fs::remove_dir(path) } else { Ok(()) }
-                }
-            };
-            if removed.is_ok() {
+            gone = if self.was_gone() { gone + 1 } else { 0 };
+            if gone == PASSES_GONE {
                 return;
+            }
+            pause();
+        }
+    }
+
+    /// Removes it; returns whether it was gone before.
+    fn was_gone(&self) -> bool {
+        match self {
+            Unfinished::Tree(path) => is_missing(&fs::remove_dir_all(path)),
+            Unfinished::Files { path, was_missing } => {
+                let files: Vec<_> = fs::read_dir(path).into_iter().flatten().flatten().collect();
+                files.iter().for_each(|file| drop(fs::remove_file(file.path())));
+                files.is_empty() && (!was_missing || is_missing(&fs::remove_dir(path)))
             }
         }
     }
+}
+
+fn is_missing(removed: &io::Result<()>) -> bool {
+    removed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]
@@ -163,6 +183,30 @@ mod tests {
         assert!(!state().leftovers.iter().any(|(_, unfinished)| {
             matches!(unfinished, Unfinished::Files { path, .. } if path.starts_with(folder.path()))
         }));
+    }
+
+    /// As an open does that a signal interrupts.
+    #[test]
+    fn a_directory_that_is_made_again_is_removed_again() {
+        let folder = tempfile::tempdir().unwrap();
+        for was_missing in [None, Some(true)] {
+            let path = folder.path().join("database");
+            fs::create_dir(&path).unwrap();
+            let unfinished = match was_missing {
+                None => Unfinished::Tree(path.clone()),
+                Some(was_missing) => Unfinished::Files { path: path.clone(), was_missing },
+            };
+            let mut left = 5;
+            unfinished.remove_between(|| {
+                if left > 0 {
+                    left -= 1;
+                    fs::create_dir_all(&path).unwrap();
+                    fs::write(path.join("pages"), "x").unwrap();
+                }
+            });
+            assert_eq!(left, 0, "{was_missing:?}");
+            assert!(!path.exists(), "{was_missing:?}");
+        }
     }
 
     #[test]
