@@ -8,13 +8,17 @@
 //! free, because the papers put it on its own device, unless [`Logging`] says otherwise. Throughput
 //! is operations over the time from aligned clocks after warm-up to the last worker's clock.
 //!
-//! Records are loaded once for all experiments with the same data. Each opens a copy and reads it
-//! all in order, as a load would pass through the tiers.
+//! Workers run YCSB's operations over records, or TPC-C's transactions (`work.rs`). Experiments
+//! with the same initial data share one load. Each opens a copy and reads it all in order, as a
+//! load would pass through the tiers.
 //!
 //! Capacities are frames only, as in the papers; the budget adds the rest. The record cache is off:
 //! the papers have none, and it would hide their choice of tier.
 
+mod business;
 mod loaded;
+mod records;
+mod work;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -23,16 +27,20 @@ use std::thread::available_parallelism;
 use terrace::migration::{Choice, Migration, Policy};
 use terrace::{
     Builder, Cache, CacheStats, Db, Durability, LineWrites, LogMemory, LogMemoryKind, MemoryDirectory,
-    Middle, MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats, Table,
+    Middle, MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats,
 };
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::values;
 use terrace_io::{DecoratedDirectory, Directory, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
+use self::business::Business;
 pub use self::loaded::on_new_thread;
 use self::loaded::{Data, Loaded, TABLE};
+use self::records::{Records, levels};
+use self::work::Work;
 use crate::workload::fields::Fields;
-use crate::workload::ycsb::{Distribution, Kind, Mix, Operation, Stream};
+use crate::workload::tpcc;
+use crate::workload::ycsb::{Distribution, Mix, Stream};
 
 /// The charged files, and that of a persistent middle tier.
 const PAGE_FILE: &str = "pages.terrace";
@@ -98,6 +106,8 @@ pub struct Experiment {
     /// Whether pages of which few lines are wanted are mini pages.
     pub mini_pages: bool,
     pub page_bytes: u64,
+    /// A business of this size, whose transactions run in place of operations over records.
+    pub business: Option<tpcc::Scale>,
     pub records: u64,
     pub value_bytes: usize,
     /// The fields of a value, of which a read or an update touches one.
@@ -207,16 +217,8 @@ pub struct Running {
     db: Db,
     directory: MemoryDirectory,
     budget: u64,
-    operation_ns: u64,
-    table: Table,
     time: Arc<VirtualTime>,
-    streams: Vec<Stream>,
-    value_bytes: usize,
-    fields: Option<Fields>,
-    levels: u64,
-    /// Updates of a field write the bytes of the load.
-    rewrites: bool,
-    value: Vec<u8>,
+    work: Box<dyn Work>,
 }
 
 impl Experiment {
@@ -238,7 +240,8 @@ impl Experiment {
     ) -> Outcome<T> {
         on_new_thread(|| {
             let mut running = self.open(image)?;
-            running.read_all(self.records)?;
+            running.work.read_all()?;
+            running.level_clocks();
             running.fill(self)?;
             running.go_on(self.warmup)?;
             body(&mut running)
@@ -246,32 +249,37 @@ impl Experiment {
     }
 
     fn data(&self) -> Data {
-        Data {
-            page_bytes: self.page_bytes,
-            value_bytes: self.value_bytes,
-            fields: self.fields,
-            records: self.records,
-            log_bytes: self.log.capacity_bytes,
+        let (page_bytes, log_bytes) = (self.page_bytes, self.log.capacity_bytes);
+        if self.business.is_some() {
+            return Data { page_bytes, log_bytes, business: self.business, ..Data::default() };
         }
+        let (records, value_bytes, fields) = (self.records, self.value_bytes, self.fields);
+        Data { page_bytes, log_bytes, business: None, records, value_bytes, fields }
     }
 
     fn open(&self, image: &MemoryDirectory) -> Outcome<Running> {
         let time = Arc::new(VirtualTime::new(self.workers));
         time.enter(0);
         let (db, directory, budget) = self.open_with_frames(image, &time)?;
-        Ok(Running {
-            directory,
-            budget,
-            operation_ns: self.operation_ns,
-            levels: levels(self.records, self.page_bytes, self.value_bytes as u64),
-            streams: self.streams(),
-            value_bytes: self.value_bytes,
-            fields: self.fields,
-            table: db.open_table(TABLE)?,
-            db,
-            time,
-            rewrites: false,
-            value: Vec::new(),
+        Ok(Running { work: self.work(&db)?, directory, budget, db, time })
+    }
+
+    fn work(&self, db: &Db) -> Outcome<Box<dyn Work>> {
+        Ok(match self.business {
+            Some(scale) => Box::new(Business::new(db, scale, self.workers, self.seed, self.operation_ns)?),
+            None => {
+                let levels = levels(self.records, self.page_bytes, self.value_bytes as u64);
+                Box::new(Records {
+                    table: db.open_table(TABLE)?,
+                    records: self.records,
+                    streams: self.streams(),
+                    value_bytes: self.value_bytes,
+                    fields: self.fields,
+                    nanoseconds: self.operation_ns + levels * PAGE_NS,
+                    rewrites: false,
+                    value: Vec::new(),
+                })
+            }
         })
     }
 
@@ -349,51 +357,7 @@ impl Experiment {
     }
 }
 
-/// Tree levels, for the computation cost: inner nodes hold hundreds of keys, leaves as many records
-/// as fit.
-fn levels(records: u64, page_bytes: u64, value_bytes: u64) -> u64 {
-    let key_bytes = values::KEY_BYTES as u64;
-    let (fan_out, per_leaf) = (page_bytes / (key_bytes + 16), page_bytes / (key_bytes + value_bytes + 16));
-    let (mut levels, mut pages) = (1, records.div_ceil(per_leaf.max(1)));
-    while pages > 1 {
-        pages = pages.div_ceil(fan_out.max(2));
-        levels += 1;
-    }
-    levels
-}
-
 impl Running {
-    /// Reads everything in order and checks the number of records.
-    fn read_all(&mut self, records: u64) -> Outcome {
-        let found = self.count(0, u64::MAX)?;
-        self.level_clocks();
-        match found == records {
-            true => Ok(()),
-            false => Err(Failure::Damaged(format!("{found} of {records} records were loaded"))),
-        }
-    }
-
-    /// Reads at most `most` entries in order from key `number` on, and counts them.
-    fn count(&self, number: u64, most: u64) -> Outcome<u64> {
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let mut entries = self.table.range(values::key(number)..).take(most);
-        Ok(entries.try_fold(0, |found, entry| entry.map(|_| found + 1))?)
-    }
-
-    /// Reads `rows` entries from key `number` on, each with `row_ns` of computation.
-    ///
-    /// # Errors
-    /// If there are fewer.
-    pub fn scan(&mut self, number: u64, rows: u64, row_ns: u64) -> Outcome {
-        let worker = self.time.next();
-        self.time.enter(worker);
-        self.time.spend(worker, self.operation_ns + self.levels * PAGE_NS + rows * row_ns);
-        match self.count(number, rows)? {
-            found if found == rows => Ok(()),
-            found => Err(Failure::Damaged(format!("{found} of {rows} records from {number} on"))),
-        }
-    }
-
     /// Aligns all clocks to the last worker's and returns it.
     pub fn level_clocks(&self) -> u64 {
         let last = self.time.elapsed_ns();
@@ -422,8 +386,21 @@ impl Running {
 
     /// From here on, updates of a field write the bytes of the load: they change a page only where
     /// the engine keeps its own data.
-    pub fn rewrite(&mut self) {
-        self.rewrites = true;
+    ///
+    /// # Errors
+    /// If there are no records.
+    pub fn rewrite(&mut self) -> Outcome {
+        self.work.rewrite()
+    }
+
+    /// Reads `rows` records in order from key `number` on, each with `row_ns` of computation.
+    ///
+    /// # Errors
+    /// If there are fewer.
+    pub fn scan(&mut self, number: u64, rows: u64, row_ns: u64) -> Outcome {
+        let worker = self.time.next();
+        self.time.enter(worker);
+        self.work.scan(worker, &self.time, number, rows, row_ns)
     }
 
     /// Uses `policy` from now on.
@@ -432,8 +409,9 @@ impl Running {
     }
 
     /// Shifts the workload to that of `experiment`, which has as many workers and records.
-    pub fn shift(&mut self, experiment: &Experiment) {
-        self.streams = experiment.streams();
+    pub fn shift(&mut self, experiment: &Experiment) -> Outcome {
+        self.work = experiment.work(&self.db)?;
+        Ok(())
     }
 
     /// Ends the database, and opens a copy of its files with the tiers of `experiment`. Returns the
@@ -443,9 +421,9 @@ impl Running {
             self.db.clone().close()?;
         }
         let (db, directory, nanoseconds) = self.open_copy(experiment, end.keeps_tier)?;
-        let table = db.open_table(TABLE)?;
+        self.work.reopen(&db)?;
         // Only now do handles of a killed database write what it would have at a close.
-        (self.db, self.table, self.directory) = (db, table, directory);
+        (self.db, self.directory) = (db, directory);
         Ok(nanoseconds)
     }
 
@@ -479,9 +457,9 @@ impl Running {
         Ok((db, directory, nanoseconds))
     }
 
-    /// The value of `number`.
+    /// The value of record `number`.
     pub fn value(&self, number: u64) -> Outcome<Option<Vec<u8>>> {
-        Ok(self.table.get(values::key(number))?)
+        Ok(self.db.open_table(TABLE)?.get(values::key(number))?)
     }
 
     /// Statistics since the database was opened.
@@ -519,54 +497,9 @@ impl Running {
         for _ in 0..operations {
             let worker = self.time.next();
             self.time.enter(worker);
-            self.time.spend(worker, self.operation_ns + self.levels * PAGE_NS);
-            let operation = self.streams[worker].next_operation();
-            self.request(operation)?;
+            self.work.step(worker, &self.time)?;
         }
         Ok(())
-    }
-
-    fn request(&mut self, operation: Operation) -> Outcome {
-        let Operation { kind, number, version, scan_length } = operation;
-        let key = values::key(number);
-        let right = match (kind, self.fields) {
-            (Kind::Read, Some(fields)) => {
-                let field = fields.pick(version);
-                let part = self.table.get_range(key, fields.range(field))?;
-                part.is_some_and(|part| fields.check_one(number, field, &part))
-            }
-            (Kind::Update, Some(fields)) => {
-                let field = fields.pick(version);
-                let version = if self.rewrites { 0 } else { version };
-                fields.fill_one(number, field, version, &mut self.value);
-                self.table.update_range(key, fields.range(field).start, &self.value)?
-            }
-            (_, Some(_)) => return Err(Failure::Work("values of fields are read and updated only".into())),
-            (Kind::Read, None) => self.is_right(number, self.table.get(key)?.as_deref()),
-            (Kind::Update | Kind::Insert, None) => {
-                self.write(key, number, version)?;
-                true
-            }
-            (Kind::ReadModifyWrite, None) => {
-                let right = self.is_right(number, self.table.get(key)?.as_deref());
-                self.write(key, number, version)?;
-                right
-            }
-            (Kind::Scan, None) => self.count(number, scan_length)? > 0,
-        };
-        match right {
-            true => Ok(()),
-            false => Err(Failure::Damaged(format!("the value of record {number} is wrong or missing"))),
-        }
-    }
-
-    fn write(&mut self, key: [u8; values::KEY_BYTES], number: u64, version: u64) -> Outcome {
-        values::fill(number, version, self.value_bytes, &mut self.value);
-        Ok(self.table.put(key, &self.value)?)
-    }
-
-    fn is_right(&self, number: u64, value: Option<&[u8]>) -> bool {
-        value.is_some_and(|value| values::check(number, self.value_bytes, value))
     }
 }
 
@@ -590,6 +523,7 @@ mod tests {
             lines: 0,
             mini_pages: false,
             page_bytes: 16 << 10,
+            business: None,
             records: 8000,
             value_bytes: 1000,
             fields: None,

@@ -4,16 +4,22 @@ use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache};
+use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache, TableOptions};
 use terrace_common::failure::Outcome;
 use terrace_common::values;
 
 use crate::workload::fields::Fields;
+use crate::workload::tpcc;
+use crate::workload::tpcc::load::load;
+use crate::workload::tpcc::tables::Tables;
 
 /// The table with the records.
 pub(super) const TABLE: &str = "records";
-/// Budget of a load, which is sequential.
+/// Budget of a load of records, which is sequential, and of one of a business.
 const LOADING_BYTES: u64 = 16 << 20;
+const LOADING_BUSINESS_BYTES: u64 = 64 << 20;
+/// Seed of a business's rows.
+const SEED: u64 = 20_180_610;
 
 /// The engine keeps some counts per thread, and those of other databases would mix in.
 pub fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -21,8 +27,9 @@ pub fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Initial contents of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Data {
+    pub(super) business: Option<tpcc::Scale>,
     pub(super) page_bytes: u64,
     pub(super) value_bytes: usize,
     pub(super) fields: Option<Fields>,
@@ -40,7 +47,7 @@ impl Data {
         let db = Db::builder()
             .no_middle()
             .directory(Arc::new(directory.clone()))
-            .dram(LOADING_BYTES)
+            .dram(self.business.map_or(LOADING_BYTES, |_| LOADING_BUSINESS_BYTES))
             // A log that grows writes pages at other times.
             .log_min(self.log_bytes)
             .log_max(self.log_bytes)
@@ -51,6 +58,15 @@ impl Data {
             .mode(Mode::Inline)
             .seed(1)
             .open("")?;
+        match self.business {
+            Some(scale) => load(&Tables::open(&db, &TableOptions::new())?, scale, SEED, |_| Ok(()))?,
+            None => self.load_records(&db)?,
+        }
+        db.close()?;
+        Ok(directory)
+    }
+
+    fn load_records(self, db: &Db) -> Outcome {
         let table = db.create_table(TABLE)?;
         let (mut value, mut one) = (Vec::new(), Vec::new());
         for record in 0..self.records {
@@ -61,9 +77,7 @@ impl Data {
             }
             table.put(values::key(number), &value)?;
         }
-        drop(table);
-        db.close()?;
-        Ok(directory)
+        Ok(())
     }
 }
 

@@ -44,6 +44,11 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// Warehouses of 1 MiB at first, where the specification's have about 100.
+    pub fn small(warehouses: u32) -> Scale {
+        Scale { warehouses, items: 1200, customers: 36 }
+    }
+
     /// Bytes of an average row, key included: 700 of a customer, 330 of stock, 70 of a line.
     pub const ROW_BYTES: u64 = 100;
 

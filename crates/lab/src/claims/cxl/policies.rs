@@ -54,6 +54,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
         replacement: Replacement::default(),
         lines: 0,
         mini_pages: false,
+        business: None,
         page_bytes: PAGE_BYTES,
         records,
         value_bytes: 64,

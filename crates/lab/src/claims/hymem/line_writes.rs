@@ -46,8 +46,8 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
             Bytes::New => run.begin(|running| line_writes(running, run.operations)),
             // Lookups leave the bytes of the load.
             Bytes::Same => Point::USUAL.experiment(design)?.begin(|running| {
-                running.shift(&run);
-                running.rewrite();
+                running.shift(&run)?;
+                running.rewrite()?;
                 running.go_on(run.warmup)?;
                 line_writes(running, run.operations)
             }),

@@ -89,6 +89,7 @@ impl Design {
             replacement: Replacement::default(),
             lines: if lines { 64 } else { 0 },
             mini_pages: lines,
+            business: None,
             page_bytes: PAGE_BYTES,
             records: RECORDS,
             value_bytes: VALUE_BYTES,

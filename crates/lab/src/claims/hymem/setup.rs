@@ -123,6 +123,7 @@ impl Point {
             replacement: design::REPLACEMENT,
             lines: if design == Design::Pages { 0 } else { design.preset().lines() },
             mini_pages: design == Design::ThreeTier,
+            business: None,
             page_bytes: PAGE_BYTES,
             records: pages * RECORDS_PER_PAGE,
             value_bytes: 1000,

@@ -118,6 +118,7 @@ impl Machine {
             replacement: Replacement::default(),
             lines: 0,
             mini_pages: false,
+            business: None,
             page_bytes: PAGE_BYTES,
             records: work.data_gb * GB / RECORD_BYTES,
             value_bytes: VALUE_BYTES,

@@ -55,7 +55,7 @@ fn search(replacement: Replacement, mixes: &[&str]) -> Outcome<Searches> {
         let mut searches = Searches { points: Vec::new(), found: Vec::new() };
         let (mut operations, mut epochs) = (0, 0);
         for (search, mix) in (1..).zip(mixes) {
-            running.shift(&with(mix)?);
+            running.shift(&with(mix)?)?;
             // Searches and shift detection are bounded; this guards against a bug.
             let mut epochs_left = 2 * u64::from(Tuner::SEARCH_EPOCHS_MAX);
             let found = loop {

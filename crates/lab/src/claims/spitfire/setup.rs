@@ -40,6 +40,7 @@ pub(super) fn experiment(
         replacement: Replacement::Mark,
         lines: 0,
         mini_pages: false,
+        business: None,
         page_bytes: PAGE_BYTES,
         records: (data << 20) / PAGE_BYTES * RECORDS_PER_PAGE,
         value_bytes: 1000,

@@ -38,6 +38,11 @@ impl Tables {
         let tables = NAMES.into_iter().map(table).collect::<terrace::Result<Vec<Table>>>()?;
         Ok(Tables { db: db.clone(), tables: tables.try_into().expect("each name has a table") })
     }
+
+    /// The tables by their position in [`NAMES`].
+    pub fn all(&self) -> &[Table] {
+        &self.tables
+    }
 }
 
 impl Engine for Tables {

@@ -94,6 +94,11 @@ impl<E: Engine> Worker<E> {
         }
     }
 
+    /// Goes on in another database with the same rows.
+    pub fn go_on_in(&mut self, engine: E) {
+        self.engine = engine;
+    }
+
     /// Makes any warehouse the home.
     pub fn move_home(&mut self) {
         self.home = self.random.within(1, self.scale.warehouses);
