@@ -183,7 +183,7 @@ fn judge(grids: &[Vec<Cell>], long: &[Vec<Cell>]) -> Measured {
         note: format!(
             "{WORKERS} workers, {DATA} GB of data, skew .5, policy lazy; no DRAM is {FRAMES_LEAST} frames. Holds: the best by price are the \
              paper's; sign: its rules hold, three tiers for reads, no DRAM for WH, the fastest with DRAM. The cut of the log writes dirty \
-             pages of the middle tier too, which the paper spares NVM-SSD; so its cells also have a log that is not cut. TPC-C is not built."
+             pages of the middle tier too, which the paper spares NVM-SSD; so its cells also have a log that is not cut. TPC-C is not run."
         ),
         figures: figures.collect(),
     }

@@ -121,7 +121,7 @@ fn judge(curves: &[[Curve; 3]]) -> Measured {
             "{WORKERS} workers, {MEMORY_MODE} GB behind {CACHE} of DRAM against {APP_DIRECT}, data of {} to {} GB, a GB is 128 KiB. Holds: memory \
              mode leads by at most 1.12 / {SHARE} where its pool holds the data, and app-direct mode beyond by {SHARE} of 6 and 2.28; sign: each \
              leads there. The log has 8 MiB, and its cut writes dirty pages of either pool; the paper writes none of NVM, as here with the \
-             log that is not cut. Both pools are used in place, so a hit costs the same where memory mode's DRAM misses. TPC-C is not built.",
+             log that is not cut. Both pools are used in place, so a hit costs the same where memory mode's DRAM misses. TPC-C is not run.",
             SIZES[0],
             SIZES[SIZES.len() - 1]
         ),
