@@ -59,7 +59,8 @@ fn a_run_counts_new_orders_and_the_database_verifies() {
 fn a_peer_runs_the_same_and_tells_how_it_isolates() {
     let folder = tempfile::tempdir().unwrap();
     let size = ["--warehouses=1", "--items=100", "--customers=10", "--dram=16MiB", "--transactions=100"];
-    for engine in ["lmdb", "sqlite", "terrace"] {
+    let rocksdb = cfg!(feature = "rocksdb").then_some("rocksdb");
+    for engine in ["lmdb", "sqlite", "terrace"].into_iter().chain(rocksdb) {
         let run = |more: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
             command.args(["bench", "tpcc", "--json", "--threads=2", "--engine", engine]).args(size);

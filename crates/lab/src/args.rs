@@ -157,7 +157,7 @@ pub struct TpccArgs {
     /// The database directory [default: main memory only]
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
-    /// Engine to measure: terrace, lmdb or sqlite
+    /// Engine to measure: terrace, lmdb or sqlite; in some builds also rocksdb
     #[arg(long, value_name = "NAME", default_value = peers::TERRACE, value_parser = peers::business::parse)]
     pub engine: String,
     /// Go on with the business of an earlier run, of the same size

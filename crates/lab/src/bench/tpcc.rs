@@ -140,6 +140,8 @@ pub fn run(args: &TpccArgs, output: &mut dyn Write) -> Outcome {
     let report = match args.engine.as_str() {
         "lmdb" => of_peer::<business::Lmdb>(args),
         "sqlite" => of_peer::<business::Sqlite>(args),
+        #[cfg(feature = "rocksdb")]
+        "rocksdb" => of_peer::<business::RocksDb>(args),
         _ => of_terrace(args),
     }?;
     match args.output.json {

@@ -1,7 +1,8 @@
 //! Peers under TPC-C ([`crate::workload::tpcc`]).
 //!
-//! Both are serializable, as Terrace is: one transaction writes at a time. Transactions that only
-//! read have a snapshot. LMDB keeps the tables in one map, SQLite in tables of keys and values.
+//! All are serializable, as Terrace is. In LMDB and SQLite one transaction writes at a time;
+//! RocksDB locks rows and ranges. Transactions that only read have a snapshot. LMDB and RocksDB
+//! keep the tables in one map, SQLite in tables of keys and values.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +11,19 @@ use terrace_common::store::Settings;
 
 use super::TERRACE;
 pub use super::lmdb::business::Business as Lmdb;
+#[cfg(feature = "rocksdb")]
+pub use super::rocksdb::business::Business as RocksDb;
 pub use super::sqlite::business::Business as Sqlite;
 use crate::workload::tpcc::access::{Engine, Span};
 
 /// Names for `--engine` of `bench tpcc` in this build.
-pub const NAMES: [&str; 3] = [TERRACE, "lmdb", "sqlite"];
+pub const NAMES: &[&str] = &[
+    TERRACE,
+    "lmdb",
+    "sqlite",
+    #[cfg(feature = "rocksdb")]
+    "rocksdb",
+];
 
 /// Validates an engine name.
 pub fn parse(name: &str) -> Result<String, String> {
@@ -61,16 +70,18 @@ pub(super) fn span_in_one_map(table: usize, span: &Span) -> [Vec<u8>; 2] {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
     use std::thread;
 
-    use terrace::Durability;
+    use terrace::{Db, Durability, Key, MemoryDirectory, TableOptions};
     use terrace_common::tiers::{CommitArgs, MemoryArgs, TierArgs};
 
     use super::*;
     use crate::workload::tpcc::access::{Direction, Ended, Rows};
     use crate::workload::tpcc::check::{Checked, Moment, check};
     use crate::workload::tpcc::load::load;
-    use crate::workload::tpcc::rows::{CUSTOMER, NEW_ORDER, WAREHOUSE_PAID};
+    use crate::workload::tpcc::rows::{CUSTOMER, CUSTOMER_BY_NAME, NEW_ORDER, WAREHOUSE_PAID};
+    use crate::workload::tpcc::tables::Tables;
     use crate::workload::tpcc::transactions::Worker;
     use crate::workload::tpcc::{Mix, Scale};
 
@@ -100,6 +111,7 @@ mod tests {
         assert_eq!(checked(&peer, Moment::Loaded).broken, []);
         ranges(&peer);
         isolation(&peer);
+        serializes(&peer);
         thread::scope(|scope| {
             for thread in 0..THREADS {
                 let mut worker = Worker::new(peer.clone(), SCALE, Mix::default(), 3, thread);
@@ -145,6 +157,8 @@ mod tests {
             NEW_ORDER.delete(t, (1, 1, 10))?;
             let after: Vec<u32> = NEW_ORDER.all(t, &span)?.into_iter().map(|(key, ())| key.2).collect();
             assert_eq!((before, after), (3, vec![8, 9, 500]), "its own changes");
+            let last = NEW_ORDER.first(t, &span, Direction::Descending)?.map(|(key, ())| key.2);
+            assert_eq!(last, Some(500), "its own changes backwards");
             assert!(NEW_ORDER.get(t, (1, 1, 10))?.is_none());
             Err::<(), Ended>(Ended::UnknownItem)
         });
@@ -179,6 +193,74 @@ mod tests {
         assert_eq!(peer.read(count).unwrap(), None);
     }
 
+    /// Turns of each of two threads.
+    const TURNS: u32 = 150;
+    /// Its rows here are those of no warehouse.
+    const MARKS: Rows<u32, i64> = Rows::at(1);
+
+    fn together(turns: [&(dyn Fn() + Sync); 2]) {
+        thread::scope(|scope| {
+            for turn in turns {
+                scope.spawn(move || (0..TURNS).for_each(|_| turn()));
+            }
+        });
+    }
+
+    /// Under snapshot isolation, transactions that each read what the other writes break these.
+    fn serializes<E: Engine>(engine: &E) {
+        engine.update(|t| Ok([97, 98].iter().try_for_each(|&key| MARKS.put(t, key, 0))?)).unwrap();
+        // A mark is set only if the other is not.
+        let set = |own, other| {
+            let set = engine.update(|t| {
+                let set = MARKS.get(t, other)?.unwrap() + MARKS.get(t, own)?.unwrap();
+                assert!(set < 2, "a row that was read has changed");
+                Ok(MARKS.put(t, own, 1 - set)?)
+            });
+            set.unwrap();
+        };
+        together([&|| set(97, 98), &|| set(98, 97)]);
+        serializes_range(engine, NEW_ORDER, &NEW_ORDER.prefix((9, 9)), (9, 9, 1));
+        let key = || (9, 9, "BAR".to_owned(), "Ann".to_owned(), 1);
+        serializes_range(engine, CUSTOMER_BY_NAME, &CUSTOMER_BY_NAME.prefix((9, 9, "BAR")), key());
+        engine.update(|t| Ok([97, 98].iter().try_for_each(|&key| MARKS.delete(t, key))?)).unwrap();
+    }
+
+    /// A mark is set only while the range is empty, and the row is added only while it is not set.
+    fn serializes_range<E: Engine, K: Key + Sync>(engine: &E, table: Rows<K, ()>, span: &Span, key: K) {
+        engine.update(|t| Ok(MARKS.put(t, 97, 0)?)).unwrap();
+        let scan = || {
+            let scan = engine.update(|t| {
+                let (rows, mark) = (table.all(t, span)?.len(), MARKS.get(t, 97)?.unwrap());
+                assert!(rows == 0 || mark == 0, "a range that was read has grown");
+                if rows == 0 {
+                    MARKS.put(t, 97, 1 - mark)?;
+                }
+                Ok(())
+            });
+            scan.unwrap();
+        };
+        let write = || {
+            let write = engine.update(|t| {
+                if MARKS.get(t, 97)? == Some(0) {
+                    match table.get(t, &key)? {
+                        None => table.put(t, &key, ())?,
+                        Some(()) => table.delete(t, &key)?,
+                    }
+                }
+                Ok(())
+            });
+            write.unwrap();
+        };
+        together([&scan, &write]);
+        engine.update(|t| Ok(table.delete(t, &key)?)).unwrap();
+    }
+
+    #[test]
+    fn terrace_serializes_as_its_peers_do() {
+        let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(16 << 20).open("").unwrap();
+        serializes(&Tables::open(&db, &TableOptions::new()).unwrap());
+    }
+
     #[test]
     fn lmdb_runs_tpcc() {
         conforms::<Lmdb>();
@@ -187,6 +269,12 @@ mod tests {
     #[test]
     fn sqlite_runs_tpcc() {
         conforms::<Sqlite>();
+    }
+
+    #[cfg(feature = "rocksdb")]
+    #[test]
+    fn rocksdb_runs_tpcc() {
+        conforms::<RocksDb>();
     }
 
     #[test]

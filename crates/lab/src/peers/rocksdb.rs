@@ -6,6 +6,8 @@
 //! at most 64 MiB; the block cache has the rest. `sync` sets `sync` on each write, and waiting
 //! writers share one sync. `buffered` hands the log to the kernel.
 
+pub(super) mod business;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -30,6 +32,12 @@ pub struct Engine;
 
 impl Opener for Engine {
     fn open(&self, settings: &Settings) -> Outcome<Box<dyn store::Database>> {
+        Ok(Box::new(Database::open(settings)?))
+    }
+}
+
+impl Database {
+    fn open(settings: &Settings) -> Outcome<Database> {
         let folder = Folder::of(settings)?;
         let budget_bytes = budget(settings);
         let buffer_bytes = (budget_bytes / 8).clamp(4 << 20, 64 << 20);
@@ -42,7 +50,7 @@ impl Opener for Engine {
             cache_bytes,
             folder,
         };
-        Ok(Box::new(Database { shared: Arc::new(shared), cache, open: Mutex::default() }))
+        Ok(Database { shared: Arc::new(shared), cache, tables: Mutex::default() })
     }
 }
 
@@ -57,7 +65,7 @@ struct Shared {
 struct Database {
     shared: Arc<Shared>,
     cache: Cache,
-    open: Mutex<BTreeMap<String, Arc<Inner>>>,
+    tables: Mutex<BTreeMap<String, Arc<Inner>>>,
 }
 
 /// An open RocksDB database.
@@ -69,8 +77,8 @@ struct Inner {
 }
 
 impl Database {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Inner>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tables(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Inner>>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, table: &str) -> PathBuf {
@@ -97,7 +105,7 @@ impl Database {
 
 impl store::Database for Database {
     fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>> {
-        let mut open = self.open();
+        let mut open = self.tables();
         if let Some(inner) = open.get(name) {
             return Ok(Box::new(Table::of(inner.clone())));
         }
@@ -112,7 +120,7 @@ impl store::Database for Database {
     }
 
     fn drop_table(&self, name: &str) -> Outcome {
-        drop(self.open().remove(name));
+        drop(self.tables().remove(name));
         let path = self.path(name);
         match path.is_dir() {
             true => fs::remove_dir_all(&path).map_err(|error| Failure::file("removing", &path, error)),
@@ -135,7 +143,7 @@ impl store::Database for Database {
     }
 
     fn close(self: Box<Self>) -> Outcome {
-        self.open().values().try_for_each(|inner| inner.db.flush_wal(true).map_err(failed(NAME)))
+        self.tables().values().try_for_each(|inner| inner.db.flush_wal(true).map_err(failed(NAME)))
     }
 }
 

@@ -125,7 +125,7 @@ pub struct Span {
 
 impl Span {
     /// The keys that begin with `prefix`.
-    fn of(prefix: Vec<u8>) -> Span {
+    pub fn of(prefix: Vec<u8>) -> Span {
         let mut to = prefix.clone();
         // The last byte that can grow does.
         while to.pop_if(|byte| *byte == u8::MAX).is_some() {}
