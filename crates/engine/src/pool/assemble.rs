@@ -138,7 +138,7 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
 
 fn hash_table(options: HashOptions, class: SizeClass, pages_max: u64) -> io::Result<HashTable> {
     let swips = |sizes| Swips::new(sizes, Partition::from(class).frame(0));
-    let swips = options.swips.map_or_else(Swips::none, swips);
+    let swips = options.swips.map_or_else(|| Ok(Swips::none()), swips)?;
     // Each class has half as many pages as the one before.
     HashTable::reserve(options.slots, 2 * pages_max, swips)
 }

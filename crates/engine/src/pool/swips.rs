@@ -12,6 +12,7 @@
 //! An array of swips goes to the first frame whose node needs one. When all are taken, few misses
 //! take over the next array in turn, so that many nodes with few arrays do not copy each other out.
 
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::ids::PageId;
@@ -68,8 +69,12 @@ pub(crate) struct Swips {
     asked: AtomicU32,
 }
 
-fn zeros(count: u64) -> Box<[AtomicU32]> {
-    (0..count).map(|_| AtomicU32::new(0)).collect()
+fn zeros(count: u64) -> io::Result<Box<[AtomicU32]>> {
+    let mut zeros = Vec::new();
+    let count = usize::try_from(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    zeros.try_reserve_exact(count).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    zeros.resize_with(count, AtomicU32::default);
+    Ok(zeros.into_boxed_slice())
 }
 
 impl Swips {
@@ -85,15 +90,18 @@ impl Swips {
     }
 
     /// For the frames from `first_frame` on.
-    pub(crate) fn new(sizes: SwipSizes, first_frame: u32) -> Swips {
-        Swips {
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn new(sizes: SwipSizes, first_frame: u32) -> io::Result<Swips> {
+        Ok(Swips {
             first_frame,
-            starts: zeros(sizes.frames_max),
-            swips: zeros(sizes.swips()),
+            starts: zeros(sizes.frames_max)?,
+            swips: zeros(sizes.swips())?,
             per_array: sizes.per_array() as u32,
-            owners: zeros(sizes.arrays),
+            owners: zeros(sizes.arrays)?,
             asked: AtomicU32::new(0),
-        }
+        })
     }
 
     /// The swip of a child, or any other number; `None` if the frame cannot have swips.
@@ -161,7 +169,7 @@ mod tests {
     fn few() -> Swips {
         let sizes = SwipSizes::of(4096, 100, 100);
         assert_eq!(sizes.arrays, ARRAYS_MIN);
-        Swips::new(sizes, FIRST)
+        Swips::new(sizes, FIRST).unwrap()
     }
 
     fn frame(index: u32) -> u32 {
@@ -206,6 +214,15 @@ mod tests {
         swips.asked.store(ARRAYS_MIN as u32, Relaxed);
         swips.note(frame(3), 5, 70);
         assert_eq!(swips.get(frame(3), 5), Some(70));
+    }
+
+    /// A budget may name more frames than there is memory for their swips.
+    #[test]
+    fn a_lack_of_memory_is_an_error() {
+        for frames in [1 << 56, 1 << 63] {
+            let refused = Swips::new(SwipSizes::of(4096, 100, frames), FIRST).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
+        }
     }
 
     #[test]
