@@ -13,7 +13,7 @@
 //! A frame that holds mini pages says so in its header, and stands in the main queue as one frame.
 //! The lock here protects which slots are in use; it is the innermost.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
 use parking_lot::Mutex;
@@ -47,12 +47,20 @@ pub(crate) struct MiniPages {
     hosts: Mutex<Hosts>,
 }
 
+/// The sweep asks under the lock of the free frames. So its calls look at a frame and its two
+/// neighbours in the list, however many frames there are.
 #[derive(Debug, Default)]
 struct Hosts {
     /// By frame.
     all: BTreeMap<u32, Host>,
-    /// Frames that new mini pages may go to: first those that the sweep reaches next.
-    open: VecDeque<u32>,
+    /// Ends of the list of frames that new mini pages may go to: first those that the sweep reaches
+    /// next.
+    first: Option<u32>,
+    last: Option<u32>,
+    /// Free slots of the frames in the list.
+    free: usize,
+    #[cfg(test)]
+    looks: usize,
 }
 
 /// A frame that holds mini pages.
@@ -64,11 +72,54 @@ struct Host {
     is_closed: bool,
     /// Whether it is in the list of open frames: not closed, and with a free slot.
     is_listed: bool,
+    /// Neighbours in that list.
+    before: Option<u32>,
+    behind: Option<u32>,
+}
+
+impl Hosts {
+    fn host(&mut self, frame: u32) -> &mut Host {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
+        self.all.get_mut(&frame).expect("it holds mini pages")
+    }
+
+    /// Puts a frame with `free` free slots into the list.
+    fn list(&mut self, frame: u32, free: usize, as_first: bool) {
+        self.free += free;
+        self.host(frame).is_listed = true;
+        let (before, behind) = if as_first { (None, self.first) } else { (self.last, None) };
+        self.join(Some(frame), behind);
+        self.join(before, Some(frame));
+    }
+
+    /// Takes a frame with `free` free slots out of the list.
+    fn unlist(&mut self, frame: u32, free: usize) {
+        self.free -= free;
+        let host = self.host(frame);
+        host.is_listed = false;
+        let (before, behind) = (host.before, host.behind);
+        self.join(before, behind);
+    }
+
+    /// Makes two frames neighbours; none is the end of the list.
+    fn join(&mut self, before: Option<u32>, behind: Option<u32>) {
+        match before {
+            Some(frame) => self.host(frame).behind = behind,
+            None => self.first = behind,
+        }
+        match behind {
+            Some(frame) => self.host(frame).before = before,
+            None => self.last = before,
+        }
+    }
 }
 
 impl MiniPages {
     /// Bytes beside a frame that note its slots.
-    pub(crate) const BYTES_PER_FRAME: u64 = 24;
+    pub(crate) const BYTES_PER_FRAME: u64 = 48;
 
     /// Whether a frame of `class` has room for more than one, with `line_bytes` bytes a line.
     pub(crate) fn are_useful(class: SizeClass, line_bytes: usize) -> bool {
@@ -86,6 +137,10 @@ impl MiniPages {
 
     fn all_slots(&self) -> u16 {
         ((1u32 << self.slots()) - 1) as u16
+    }
+
+    fn free_of(&self, host: &Host) -> usize {
+        (!host.used & self.all_slots()).count_ones() as usize
     }
 
     /// Class of the pages, and of the frames that hold them.
@@ -109,13 +164,14 @@ impl MiniPages {
     /// Takes a slot for a page; `clear` empties it.
     pub(super) fn take(&self, clear: impl FnOnce(u32)) -> Option<u32> {
         let mut hosts = self.hosts.lock();
-        let frame = *hosts.open.back()?;
-        let host = hosts.all.get_mut(&frame).expect("open frames hold mini pages");
+        let frame = hosts.last?;
+        let host = hosts.host(frame);
         let slot = host.used.trailing_ones();
         host.used |= 1 << slot;
-        if host.used == self.all_slots() {
-            host.is_listed = false;
-            hosts.open.pop_back();
+        let is_full = host.used == self.all_slots();
+        hosts.free -= 1;
+        if is_full {
+            hosts.unlist(frame, 0);
         }
         let mini = mini_page_of(frame, slot as usize);
         // A reader of the slot's former page that sees this also sees that the page left.
@@ -132,32 +188,35 @@ impl MiniPages {
     /// Frees the slot of `mini`.
     pub(super) fn give(&self, mini: u32) {
         let frame = self.frame_of(mini);
-        let hosts = &mut *self.hosts.lock();
-        let host = hosts.all.get_mut(&frame).expect("its frame holds mini pages");
+        let mut hosts = self.hosts.lock();
+        let host = hosts.host(frame);
         debug_assert!(host.used >> slot_of(mini).0 & 1 != 0);
         host.used &= !(1 << slot_of(mini).0);
-        if !host.is_closed && !std::mem::replace(&mut host.is_listed, true) {
-            hosts.open.push_front(frame);
+        match (host.is_listed, host.is_closed) {
+            (true, _) => hosts.free += 1,
+            (false, true) => {}
+            (false, false) => hosts.list(frame, 1, true),
         }
     }
 
     /// Lets an empty `frame` hold mini pages.
     pub(crate) fn begin(&self, frame: u32) {
         let mut hosts = self.hosts.lock();
-        let before = hosts.all.insert(frame, Host { is_listed: true, ..Host::default() });
+        let before = hosts.all.insert(frame, Host::default());
         debug_assert!(before.is_none());
-        hosts.open.push_back(frame);
+        hosts.list(frame, self.slots(), false);
     }
 
     /// Gives no slot of `frame` any more; returns the mini pages that it holds.
     pub(crate) fn close(&self, frame: u32) -> Vec<u32> {
-        let hosts = &mut *self.hosts.lock();
-        let host = hosts.all.get_mut(&frame).expect("it holds mini pages");
+        let mut hosts = self.hosts.lock();
+        let host = hosts.host(frame);
         host.is_closed = true;
-        if std::mem::take(&mut host.is_listed) {
-            hosts.open.retain(|&other| other != frame);
+        let (used, is_listed, free) = (host.used, host.is_listed, self.free_of(host));
+        if is_listed {
+            hosts.unlist(frame, free);
         }
-        pages_of(frame, host.used).collect()
+        pages_of(frame, used).collect()
     }
 
     /// Ends the hold of `frame` on mini pages if it is closed and has none.
@@ -169,21 +228,19 @@ impl MiniPages {
 
     /// Gives slots of `frame` again; returns their number. The next ones are taken there.
     pub(crate) fn open(&self, frame: u32) -> usize {
-        let hosts = &mut *self.hosts.lock();
-        let host = hosts.all.get_mut(&frame).expect("it holds mini pages");
+        let mut hosts = self.hosts.lock();
+        let host = hosts.host(frame);
         host.is_closed = false;
-        let free = (!host.used & self.all_slots()).count_ones() as usize;
-        if free > 0 && !std::mem::replace(&mut host.is_listed, true) {
-            hosts.open.push_back(frame);
+        let (is_listed, free) = (host.is_listed, self.free_of(host));
+        if free > 0 && !is_listed {
+            hosts.list(frame, free, false);
         }
         free
     }
 
     /// Free slots that may be taken.
     pub(crate) fn free_slots(&self) -> usize {
-        let hosts = self.hosts.lock();
-        let free = |frame| (!hosts.all[frame].used & self.all_slots()).count_ones() as usize;
-        hosts.open.iter().map(free).sum()
+        self.hosts.lock().free
     }
 
     /// Slots in use, and frames that hold mini pages.
@@ -294,6 +351,9 @@ impl<'a> MiniPage<'a> {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
 
     fn pages() -> MiniPages {
@@ -348,5 +408,74 @@ mod tests {
         all.iter().for_each(|&mini| pages.give(mini));
         assert!(!pages.end(frame), "it is open");
         assert_eq!((pages.close(frame).len(), pages.end(frame), pages.take(|_| {})), (0, true, None));
+    }
+
+    /// Frames come and go at both ends of the list and inside it.
+    #[test]
+    fn the_list_of_open_frames_is_as_one_that_is_searched() {
+        let pages = pages();
+        let frame = |index: u32| Partition::from(pages.class()).frame(index);
+        // Free slots of open frames, in order; closed frames; mini pages.
+        let (mut open, mut closed, mut minis) = (Vec::<(u32, usize)>::new(), Vec::new(), Vec::new());
+        (0..40).for_each(|index| {
+            pages.begin(frame(index));
+            open.push((frame(index), 15));
+        });
+        let mut random = SmallRng::seed_from_u64(7);
+        for step in 0..30_000 {
+            match random.random_range(0..10) {
+                0..4 => {
+                    let taken = pages.take(|_| {});
+                    assert_eq!(taken.map(|mini| pages.frame_of(mini)), open.last().map(|&(frame, _)| frame));
+                    minis.extend(taken);
+                    if let Some((_, free)) = open.last_mut() {
+                        *free -= 1;
+                    }
+                }
+                4..7 if !minis.is_empty() => {
+                    let mini = minis.swap_remove(random.random_range(0..minis.len()));
+                    pages.give(mini);
+                    let frame = pages.frame_of(mini);
+                    match open.iter_mut().find(|(other, _)| *other == frame) {
+                        Some((_, free)) => *free += 1,
+                        None if closed.contains(&frame) => {}
+                        None => open.insert(0, (frame, 1)),
+                    }
+                }
+                7..9 => {
+                    let frame = frame(random.random_range(0..40));
+                    if !closed.contains(&frame) {
+                        pages.close(frame);
+                        open.retain(|&(other, _)| other != frame);
+                        closed.push(frame);
+                    }
+                }
+                _ => {
+                    if let Some(frame) = closed.pop() {
+                        let free = pages.open(frame);
+                        let used = minis.iter().filter(|&&mini| pages.frame_of(mini) == frame).count();
+                        assert_eq!(free, 15 - used);
+                        open.extend((free > 0).then_some((frame, free)));
+                    }
+                }
+            }
+            open.retain(|&(_, free)| free > 0);
+            assert_eq!(pages.free_slots(), open.iter().map(|&(_, free)| free).sum(), "step {step}");
+        }
+        assert!(!closed.is_empty() && minis.len() > 50);
+    }
+
+    #[test]
+    fn the_sweep_looks_at_few_frames_however_many_there_are() {
+        let pages = pages();
+        let frame = |index: u32| Partition::from(pages.class()).frame(index);
+        (0..10_000).for_each(|index| pages.begin(frame(index)));
+        let before = pages.hosts.lock().looks;
+        for index in [0, 4_000, 9_999] {
+            pages.close(frame(index));
+            pages.free_slots();
+            pages.open(frame(index));
+        }
+        assert!(pages.hosts.lock().looks - before < 30);
     }
 }
