@@ -331,9 +331,7 @@ impl Tiers {
             self.stats.swept_used.fetch_add(1, Relaxed);
             return false;
         }
-        let demoted = partial::demote_mini(self.middle_of_frame(), &self.resident, page);
-        self.stats.evictions.fetch_add(u64::from(demoted), Relaxed);
-        demoted
+        partial::demote_mini(self.middle_of_frame(), &self.resident, page)
     }
 
     /// Moves a mini page to another frame that holds some, if possible.

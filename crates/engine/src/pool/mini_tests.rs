@@ -1,8 +1,11 @@
 //! Mini pages of a pool, and planted bugs around them.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::frame_tests::{assert_is, look};
 use super::frames::partition::is_mini;
 use super::page_table::Location;
+use super::partition::Partition;
 use super::partial_tests::{
     LINES_CHANGED, caught, change_by_lines, is_partial, make_below, point, pool_by_lines, word, word_after,
 };
@@ -51,6 +54,38 @@ fn a_seventeenth_line_gives_a_mini_page_a_frame() {
     assert_eq!((now.widened, now.lines_loaded), (1, 17));
     assert_eq!(pool.audit(), [""; 0]);
     assert_is(&look(&pool, id), id, 1, "whole");
+}
+
+/// Takes the frames of all mini pages out of their queue, and all others. So no frame is free, and
+/// no sweep finds one.
+fn take_all_frames(pool: &Pool, id: PageId) -> Vec<u32> {
+    let class = class_of_page(id);
+    let holds = |frame: &u32| pool.frames.header(*frame).page() == PageId::MINI_PAGES;
+    for frame in pool.frames.all().filter(holds) {
+        pool.replacer.free(class).lock().queues.remove(&pool.frames, frame);
+    }
+    std::iter::from_fn(|| pool.take_frame_now(class.into(), PageId::NONE).unwrap()).collect()
+}
+
+/// A look at all of the page, and a sweep of the middle tier, which wants the frame below.
+#[test]
+fn each_page_that_leaves_its_lines_counts_as_evicted() {
+    let pool = pool_by_lines(8, true);
+    let ids = [(); 2].map(|()| make_below(&pool, 1));
+    let evictions = || pool.stats.evictions.load(Relaxed);
+    for id in ids {
+        assert_eq!(word(point(&pool, id).view(), 0), word_after(id, 1));
+    }
+    let taken = take_all_frames(&pool, ids[0]);
+    let before = evictions();
+    assert_is(&look(&pool, ids[0]), ids[0], 1, "in the middle tier");
+    assert_eq!((evictions() - before, stats(&pool).mini_pages), (1, 1));
+    pool.table.entry(ids[1]).unwrap().latch().unmark();
+    let middle = Partition::middle(class_of_page(ids[1]));
+    let below = (0..8).map_while(|_| pool.take_frame_now(middle, PageId::NONE).unwrap()).collect::<Vec<_>>();
+    assert_eq!(stats(&pool).mini_pages, 0);
+    assert!(!below.is_empty());
+    taken.into_iter().chain(below).for_each(|frame| pool.give_frame(frame));
 }
 
 /// Bytes of several lines, at any position, as a whole page has them.

@@ -145,6 +145,7 @@ impl MiddleTier {
             && !latch.load().is_claimed();
         if is_below {
             self.demote_page(resident, (id, entry), above, frame);
+            resident.stats.evictions.fetch_add(1, Relaxed);
             latch.release_changed();
         } else {
             latch.release_unchanged();
