@@ -56,6 +56,26 @@ fn a_comparison_in_memory_has_one_object_for_each_engine() {
     assert_eq!(found["confined_to_bytes"], Value::Null);
 }
 
+/// A flag or the environment chooses it.
+#[test]
+fn a_report_names_the_page_table_that_was_used() {
+    for (flags, variable, named) in [
+        (&[][..], None, "array"),
+        (&["--page-table=hash"], None, "hash"),
+        (&[], Some("hash,swizzle"), "hash, swizzled"),
+        (&["--page-table=array"], Some("hash,swizzle"), "array"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+        command.args(&SMALL[..7]).args(["--workload=c", "--json"]).args(flags);
+        command.env_remove("TERRACE_PAGE_TABLE");
+        command.envs(variable.map(|text| ("TERRACE_PAGE_TABLE", text)));
+        let output = command.output().expect("the command starts");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(found["settings"]["page_table"], named, "{found}");
+    }
+}
+
 /// Otherwise the comparison would use another cache than requested.
 #[test]
 fn the_cache_of_a_comparison_and_of_equal_costs_is_the_one_asked_for() {

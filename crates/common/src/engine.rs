@@ -144,14 +144,11 @@ impl Database for Opened {
             ("dram", show_size(stats.budget_bytes)),
             ("backend", stats.backend.to_string()),
             ("page_size", show_size(stats.page_bytes)),
+            ("page_table", format!("{}{}", stats.page_table, if stats.swizzled { ", swizzled" } else { "" })),
             ("compression", self.tiers.layout.compression.to_string()),
             ("durability", durability_name(self.tiers.commits.durability).to_owned()),
             ("files", self.files.to_owned()),
         ]);
-        if let Some(table) = self.tiers.page_table {
-            let swips = if self.tiers.swizzle { ", swizzled" } else { "" };
-            settings.insert("page_table", format!("{table}{swips}"));
-        }
         if let (Some(cache), Some(what)) = (&stats.cache, &self.cache) {
             settings.insert("cache", format!("{what}, {}", cache.policy));
         }

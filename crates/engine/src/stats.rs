@@ -24,8 +24,11 @@ pub use self::middle::{
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;
 use crate::compression::Compression;
+use crate::page_table::PageTableKind;
 
 const BACKEND: Family = Family::gauge("terrace_backend", "Where the bytes of pages are.").by("backend");
+const PAGE_TABLE: Family =
+    Family::gauge("terrace_page_table", "How page ids lead to pages.").by("page_table");
 const MEMORY: Family = Family::gauge("terrace_memory_bytes", "Memory taken, by what for.").by("part");
 const FILES: Family = Family::gauge("terrace_file_bytes", "Bytes of the files.").by("file");
 const AHEAD: Family =
@@ -46,6 +49,7 @@ const COMPRESSION: Family =
     Family::gauge("terrace_table_compression", "1 for the compression of each table.").by("compression");
 
 terrace_io::present!(Backend, |backend, family, _label, text| text.sample(family, backend.name(), 1));
+terrace_io::present!(PageTableKind, |table, family, _label, text| text.sample(family, table.name(), 1));
 terrace_io::present!(Compression, |compression, family, _label, text| {
     text.sample(family, &compression.to_string(), 1);
 });
@@ -90,6 +94,10 @@ terrace_io::stats! {
             "Pages of the system's that it put elsewhere than on the nodes of DRAM.",
         /// Default page size of tables, bytes; the catalog has it too.
         page_bytes: u64 => gauge "terrace_page_bytes" "Bytes of a page.",
+        /// The page table.
+        page_table: PageTableKind => PAGE_TABLE,
+        /// Whether it has swips ([`crate::Builder::swizzle`]).
+        swizzled: bool => gauge "terrace_swizzled" "Whether inner nodes have swips.",
         /// Bytes of frames and their headers.
         frame_bytes: u64 => MEMORY "frames",
         /// Bytes of the page table in use.

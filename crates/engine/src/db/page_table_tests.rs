@@ -121,6 +121,20 @@ fn free_ids_take_no_entries() {
 }
 
 #[test]
+fn statistics_name_the_page_table_wherever_it_comes_from() {
+    for (named, table, swizzled) in [
+        ("array", PageTableKind::Array, false),
+        ("hash", PageTableKind::Hash, false),
+        ("hash,swizzle", PageTableKind::Hash, true),
+    ] {
+        let variable = |name: &str| (name == "TERRACE_PAGE_TABLE").then(|| named.to_owned());
+        let builder = Db::builder().defaults_from(variable).unwrap().dram(4 << 20).mode(Mode::Inline);
+        let stats = builder.directory(Arc::new(MemoryDirectory::new())).open("").unwrap().stats();
+        assert_eq!((stats.page_table, stats.swizzled), (table, swizzled), "{named}");
+    }
+}
+
+#[test]
 fn swips_without_a_hash_table_are_refused() {
     let builder = builder(4 << 20).page_table(PageTableKind::Array);
     let refused = builder.directory(Arc::new(MemoryDirectory::new())).open("").unwrap_err();

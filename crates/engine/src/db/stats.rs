@@ -35,6 +35,8 @@ fn memory(core: &Core, rest: Stats) -> Stats {
         page_bytes: pool.page_bytes() as u64,
         frame_bytes: footprint.frames.iter().map(|class| class.bytes).sum(),
         frame_classes: footprint.frames,
+        page_table: footprint.page_table,
+        swizzled: footprint.is_swizzled,
         page_table_bytes: footprint.page_table_bytes,
         log_buffer_bytes: split.buffers.log,
         version_bytes: core.versions.size_bytes() as u64,

@@ -225,6 +225,10 @@ impl HashTable {
         self.slot(slot).store(id.0 << 32 | number, Ordering::Release);
     }
 
+    pub(super) fn is_swizzled(&self) -> bool {
+        self.swips.bytes() > 0
+    }
+
     /// Bytes of the segments, the entries in use and the swips.
     pub(super) fn bytes(&self) -> u64 {
         let slots = self.segment_start(self.segments.load(Ordering::Relaxed)) * SLOT_BYTES;

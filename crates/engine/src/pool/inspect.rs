@@ -7,6 +7,7 @@ use super::frames::HEADER_BYTES;
 use super::partition::Partition;
 use crate::backend::Backend;
 use crate::ids::{ByClass, SizeClass};
+use crate::page_table::PageTableKind;
 use crate::stats::FrameClass;
 
 /// Memory and file space of a pool.
@@ -14,6 +15,8 @@ use crate::stats::FrameClass;
 pub(crate) struct Footprint {
     /// Frames by page size, smallest first.
     pub(crate) frames: Vec<FrameClass>,
+    pub(crate) page_table: PageTableKind,
+    pub(crate) is_swizzled: bool,
     pub(crate) page_table_bytes: u64,
     pub(crate) live_pages: u64,
     pub(crate) file_bytes: u64,
@@ -26,6 +29,8 @@ impl Footprint {
         let ids = pool.ids.lock();
         Footprint {
             frames: frames_by_class(pool),
+            page_table: pool.table.kind(),
+            is_swizzled: pool.table.is_swizzled(),
             page_table_bytes: ids.free_bytes()
                 + pool.table.hash_bytes().unwrap_or_else(|| ids.entries_bytes())
                 + pool.frames.tables_bytes(&ids.ends()),

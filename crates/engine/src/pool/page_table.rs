@@ -26,6 +26,7 @@ use terrace_io::{Region, prefetch};
 use super::hash_table::HashTable;
 use super::latch::Latch;
 use crate::ids::{PageId, SizeClass};
+use crate::page_table::PageTableKind;
 use crate::store::mapping_word::MappingWord;
 
 const IN_FRAME: u64 = 1 << 62;
@@ -172,6 +173,14 @@ impl PageTable {
         if let Some(hash) = &self.hash {
             hash.insert(id);
         }
+    }
+
+    pub(crate) fn kind(&self) -> PageTableKind {
+        if self.hash.is_some() { PageTableKind::Hash } else { PageTableKind::Array }
+    }
+
+    pub(crate) fn is_swizzled(&self) -> bool {
+        self.hash.as_ref().is_some_and(|hash| hash.is_swizzled())
     }
 
     /// Bytes of a hash table with its swips.
