@@ -6,7 +6,8 @@
 //! - Basics: `backoff`, `patience`, `view`, `latch`, `swips`, `hash_table`, `page_table`,
 //!   `page_ids`, `verify_marks`, `retry`, `line` (waiting commits), `wake_up`
 //! - Resident pages: `frames`, `requests` (to maintenance), `cost`, `stats`, `resident`
-//! - Migration and eviction: `replacement`, `tier`, `tiers`, `evict`, `dirty`, `guard`
+//! - Migration and eviction: `replacement`, `tier`, `tiers`, `emptying`, `evict`, `dirty`,
+//!   `guard`
 //! - Cached records: `record_cache`
 //! - Numbers of frames: `options`, `budget`, `balance`, `resize`
 //! - Partial pages: `partial`
@@ -32,6 +33,7 @@ mod class_tests;
 mod cost;
 pub(crate) mod counting;
 mod dirty;
+mod emptying;
 mod evict;
 #[cfg(test)]
 pub(crate) mod frame_tests;

@@ -21,16 +21,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::MutexGuard;
 
-use super::frames::partition::{PageFrame, Partition, Tier, index_of, is_middle, partition_of};
+use super::emptying::{Emptying, Minis};
+use super::frames::partition::{PageFrame, Partition, Tier, is_middle, partition_of};
 use super::frames::{MiniPages, Queue, ReadReason};
 use super::latch::Word;
 use super::page_table::{Entry, Location};
-use super::replacement::queues::{COUNT_MAX, Queues};
-use super::replacement::victim::{Evicted, Leaving, Look, To};
+use super::replacement::queues::Queues;
+use super::replacement::victim::{Evicted, Leaving, Look, To, Wanted};
 use super::replacement::{BATCH, FreeFrames, Sweep};
 use super::resident::class_of_page;
 use super::tier::migration::Path;
-use super::tier::{Seen, partial};
 use super::tiers::Tiers;
 use crate::ids::{Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
@@ -43,6 +43,20 @@ pub(super) struct FoundFrame {
     pub(super) dirty: u32,
     /// Whether clean frames are few.
     pub(super) short: bool,
+}
+
+/// What a sweep found. The rest of the work is done without the lock.
+#[derive(Default)]
+struct Swept<'p> {
+    leaving: Vec<Leaving<'p>>,
+    wanted: Vec<Wanted<'p>>,
+    minis: Vec<Emptying<'p>>,
+}
+
+impl Swept<'_> {
+    fn is_empty(&self) -> bool {
+        self.leaving.is_empty() && self.wanted.is_empty() && self.minis.is_empty()
+    }
 }
 
 impl Tiers {
@@ -167,20 +181,23 @@ impl Tiers {
         let most = self.replacer.leave_goal(&self.resident, partition, moves_memory);
         // Evictions by other threads count. Otherwise a batch each would empty a small partition.
         let goal = most.saturating_sub(free.leaving).max(needed.min(most));
-        let (mut leaving, mut emptied) = (Vec::with_capacity(goal), Vec::new());
-        self.sweep(free, (goal, for_mini), &mut leaving, &mut emptied);
-        if leaving.is_empty() && emptied.is_empty() {
+        let mut swept = Swept { leaving: Vec::with_capacity(goal), ..Swept::default() };
+        self.sweep(free, (goal, for_mini), &mut swept);
+        if swept.is_empty() {
             return;
         }
-        free.leaving += leaving.len();
+        let frames = swept.leaving.len() + swept.minis.len();
+        free.leaving += frames;
         MutexGuard::unlocked(free, || {
             #[cfg(test)]
             super::frames::residency_tests::while_leaving();
-            emptied.into_iter().for_each(|frame| self.give_frame(frame));
-            self.finish_evictions(&mut leaving);
+            swept.wanted.iter().for_each(|page| self.demote_wanted(page));
+            swept.minis.iter().for_each(|minis| minis.empty(self));
+            self.finish_evictions(&mut swept.leaving);
         });
-        free.leaving -= leaving.len();
-        for page in leaving {
+        free.leaving -= frames;
+        swept.minis.into_iter().for_each(|minis| minis.end(self, free));
+        for page in swept.leaving {
             match page.to {
                 To::Stays => {
                     free.queues.enter_dirty_queue(&self.frames, page.frame);
@@ -191,54 +208,61 @@ impl Tiers {
         }
     }
 
-    /// `emptied` gets DRAM frames of partial pages, which are in another partition.
     fn sweep<'p>(
         &'p self,
         free: &mut FreeFrames,
         (goal, for_mini): (usize, bool),
-        leaving: &mut Vec<Leaving<'p>>,
-        emptied: &mut Vec<u32>,
+        swept: &mut Swept<'p>,
     ) {
         let mut sweep = Sweep::begin(&self.resident, free, self.replacer.lent_of(free.partition));
-        let (mut dropped, mut minis) = (0, 0);
+        // Frames found, and mini pages of others.
+        let (mut frames, mut minis) = (0, 0);
         let minis_of_frame = self.frames.minis.as_ref().map_or(1, MiniPages::slots);
-        while let Some((frame, queue)) = sweep.next(&self.resident, free, leaving.len() + dropped > 0) {
-            match self.look_at(free, frame, queue, for_mini) {
-                Look::Evicted(page) => leaving.push(page),
-                Look::Dropped => {
-                    self.replacer.give(free, frame);
-                    dropped += 1;
+        while let Some((frame, queue)) = sweep.next(&self.resident, free, frames > 0) {
+            if self.frames.header(frame).page() == PageId::MINI_PAGES {
+                let moving = swept.minis.iter().map(Emptying::moving).sum();
+                let has_slot = match Emptying::begin(self, free, frame, false, (!for_mini).then_some(moving)) {
+                    Minis::Stay(slots) => slots > 0,
+                    Minis::Leave(emptying) => {
+                        let (pages, is_whole) = (emptying.pages(), emptying.is_whole());
+                        swept.minis.push(emptying);
+                        (frames, minis) = if is_whole { (frames + 1, minis) } else { (frames, minis + pages) };
+                        !is_whole
+                    }
+                };
+                if for_mini && has_slot {
+                    return;
                 }
-                Look::Moved => sweep.stays(&self.resident, free, frame),
-                Look::Demoted(above) => {
-                    emptied.push(above);
-                    sweep.stays(&self.resident, free, frame);
-                }
-                Look::Minis { left, free: slots } => {
-                    minis += left;
-                    if for_mini && slots > 0 {
-                        return;
+            } else {
+                match self.look_at(&mut free.queues, frame, queue) {
+                    Look::Evicted(page) => {
+                        swept.leaving.push(page);
+                        frames += 1;
+                    }
+                    Look::Dropped => {
+                        self.replacer.give(free, frame);
+                        frames += 1;
+                    }
+                    Look::Moved => sweep.stays(&self.resident, free, frame),
+                    Look::Wanted(page) => {
+                        swept.wanted.push(page);
+                        sweep.stays(&self.resident, free, frame);
+                    }
+                    Look::Passed => {
+                        sweep.stays(&self.resident, free, frame);
+                        sweep.passed(queue);
                     }
                 }
-                Look::Passed => {
-                    sweep.stays(&self.resident, free, frame);
-                    sweep.passed(queue);
-                }
             }
-            let frames = leaving.len() + dropped;
-            if frames > 0 && frames + minis / minis_of_frame >= goal {
+            if frames > 0 && frames + minis / minis_of_frame >= goal || swept.wanted.len() >= goal {
                 return;
             }
         }
     }
 
     /// Steps 1 to 3: evicts the first page of `queue`, or requeues it.
-    fn look_at<'p>(&'p self, free: &mut FreeFrames, frame: u32, queue: Queue, for_mini: bool) -> Look<'p> {
+    fn look_at<'p>(&'p self, queues: &mut Queues, frame: u32, queue: Queue) -> Look<'p> {
         let id = self.frames.header(frame).page();
-        if id == PageId::MINI_PAGES {
-            return self.look_at_minis(free, frame, false, !for_mini);
-        }
-        let queues = &mut free.queues;
         if id.is_none() {
             // Taken for a page being loaded.
             queues.requeue(&self.frames, frame);
@@ -284,69 +308,6 @@ impl Tiers {
         }
     }
 
-    /// Evicts the mini pages of `frame`, or `all`, marked or not, and frees it if none is left.
-    /// `moves`: those that stay move to other frames, if those have room for all.
-    #[cold]
-    fn look_at_minis<'p>(&'p self, free: &mut FreeFrames, frame: u32, all: bool, moves: bool) -> Look<'p> {
-        let minis = self.frames.minis.as_ref().expect("the frame holds mini pages");
-        let held = minis.close(frame);
-        let stay: Vec<u32> = held.iter().copied().filter(|&mini| !self.evict_mini(mini, all)).collect();
-        let left = held.len() - stay.len();
-        if moves && stay.len() <= minis.free_slots() {
-            stay.iter().for_each(|&mini| self.move_mini(mini));
-        }
-        if minis.end(frame) {
-            self.frames.vacate(frame);
-            free.queues.remove(&self.frames, frame);
-            return Look::Dropped;
-        }
-        let free_slots = if index_of(frame) < free.limit { minis.open(frame) } else { 0 };
-        free.queues.requeue(&self.frames, frame);
-        Look::Minis { left, free: free_slots }
-    }
-
-    /// The page of a mini page, as seen.
-    fn page_of_mini(&self, mini: u32) -> Option<Seen<'_>> {
-        let id = self.frames.header(mini).page();
-        let entry = self.table.entry(id).filter(|_| !id.is_none())?;
-        let word = entry.latch().load();
-        let is_here = entry.location() == Location::Partial(mini) && !word.is_latched();
-        is_here.then_some(Seen { id, entry, word, frame: mini })
-    }
-
-    /// Demotes the page of a mini page, unless it is spared as a frame of the main queue would be.
-    /// `forced`: none is. The caller holds the lock of the free frames.
-    pub(super) fn evict_mini(&self, mini: u32, forced: bool) -> bool {
-        let Some(page) = self.page_of_mini(mini) else {
-            self.stats.swept_busy.fetch_add(1, Relaxed);
-            return false;
-        };
-        let (is_marked, is_clock) = (page.word.is_marked(), self.replacer.kind().is_clock_paper());
-        let rounds = self.frames.mini_page(mini).rounds();
-        let left =
-            if is_marked && !is_clock { (rounds + 1).min(COUNT_MAX) } else { rounds.saturating_sub(1) };
-        if !forced && (is_marked || left > 0) {
-            self.frames.mini_page(mini).set_rounds(left);
-            page.entry.latch().unmark();
-            self.stats.swept_used.fetch_add(1, Relaxed);
-            return false;
-        }
-        partial::demote_mini(self.middle_of_frame(), &self.resident, page)
-    }
-
-    /// Moves a mini page to another frame that holds some, if possible.
-    fn move_mini(&self, mini: u32) {
-        if let Some(page) = self.page_of_mini(mini)
-            && let Some(to) = self.frames.take_mini()
-        {
-            let rounds = self.frames.mini_page(mini).rounds();
-            match partial::move_mini(self.middle_of_frame(), &self.resident, page, to) {
-                true => self.frames.mini_page(to).set_rounds(rounds),
-                false => self.frames.give_mini(to),
-            }
-        }
-    }
-
     /// Steps 1 to 3 for a middle copy; `above` is the page's DRAM frame.
     fn look_at_lower<'p>(
         &'p self,
@@ -362,10 +323,9 @@ impl Tiers {
         }
         let middle = self.middle_of_frame();
         if entry.location() == Location::Partial(above) && !planted(Bug::DropBelowPartial) {
-            let stays =
-                seen.is_marked() || !middle.demote_partial(&self.resident, (id, entry, seen), above, frame);
             queues.requeue(&self.frames, frame);
-            return if stays { Look::Passed } else { Look::Demoted(above) };
+            let stays = seen.is_marked() || seen.is_latched();
+            return if stays { Look::Passed } else { Look::Wanted(Wanted { id, entry, seen, above, frame }) };
         }
         if middle.drop_below(&self.resident, id, entry, seen, above, frame) {
             queues.remove(&self.frames, frame);
@@ -374,6 +334,14 @@ impl Tiers {
         }
         queues.requeue(&self.frames, frame);
         Look::Passed
+    }
+
+    /// Demotes a partial page to its middle frame, which the next sweep finds.
+    fn demote_wanted(&self, page: &Wanted<'_>) {
+        let &Wanted { id, entry, seen, above, frame } = page;
+        if self.middle_of_frame().demote_partial(&self.resident, (id, entry, seen), above, frame) {
+            self.give_frame(above);
+        }
     }
 
     /// Steps 2 and 3; [`Tiers::finish_evictions`] follows. Latches `id` if it is unlatched, at the
@@ -503,11 +471,14 @@ impl Tiers {
         let id = self.frames.header(frame).page();
         if id == PageId::MINI_PAGES {
             let mut free = self.replacer.free(partition_of(frame)).lock();
-            // Unless another sweep has freed it.
-            if self.frames.header(frame).page() == PageId::MINI_PAGES
-                && matches!(self.look_at_minis(&mut free, frame, true, false), Look::Dropped)
+            // Unless another sweep has freed it, or empties it.
+            let header = self.frames.header(frame);
+            if header.page() == PageId::MINI_PAGES
+                && header.links.queue().is_some()
+                && let Minis::Leave(emptying) = Emptying::begin(self, &mut free, frame, true, None)
             {
-                self.replacer.give(&mut free, frame);
+                MutexGuard::unlocked(&mut free, || emptying.empty(self));
+                emptying.end(self, &mut free);
             }
             return None;
         }

@@ -1,5 +1,8 @@
 //! Mini pages of a pool, and planted bugs around them.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::frame_tests::{assert_is, look};
@@ -7,7 +10,8 @@ use super::frames::partition::is_mini;
 use super::page_table::Location;
 use super::partition::Partition;
 use super::partial_tests::{
-    LINES_CHANGED, caught, change_by_lines, is_partial, make_below, point, pool_by_lines, word, word_after,
+    LINES_CHANGED, caught, change_by_lines, is_partial, make_below, point, pool_by_lines, set_while_leaving,
+    word, word_after,
 };
 use super::resident::class_of_page;
 use super::tier_tests::{Whereabouts, evict, stats, whereabouts};
@@ -86,6 +90,45 @@ fn each_page_that_leaves_its_lines_counts_as_evicted() {
     assert_eq!(stats(&pool).mini_pages, 0);
     assert!(!below.is_empty());
     taken.into_iter().chain(below).for_each(|frame| pool.give_frame(frame));
+}
+
+/// Two sweeps of DRAM, which demote and move mini pages, and one of the middle tier.
+#[test]
+fn lines_are_copied_without_the_lock_of_the_free_frames() {
+    let pool = pool_by_lines(20, true);
+    let ids: Vec<PageId> = (0..3 * SLOTS).map(|_| make_below(&pool, 1)).collect();
+    ids.iter().for_each(|&id| assert!(change_by_lines(&pool, id, 2)));
+    let class = class_of_page(ids[0]);
+    let tiers = [Partition::from(class), Partition::middle(class)];
+    let copied = Rc::new(Cell::new(0));
+    set_while_leaving(Some({
+        let (copied, pool) = (Rc::clone(&copied), Arc::clone(&pool));
+        Rc::new(move || {
+            copied.set(copied.get() + 1);
+            for tier in tiers {
+                assert!(pool.replacer.free(tier).try_lock().is_some(), "{tier:?}");
+            }
+        })
+    }));
+    // One page of each frame was accessed once more than the others.
+    (0..3).for_each(|frame| point(&pool, ids[frame * SLOTS]).validate().unwrap());
+    let class = class_of_page(ids[0]);
+    let mut taken = Vec::new();
+    while stats(&pool).mini_pages > SLOTS as u64 {
+        taken.push(pool.take_frame_now(class.into(), PageId::NONE).unwrap().expect("there are others"));
+    }
+    let copied_by_dram = copied.get();
+    assert!(copied_by_dram >= 2 * SLOTS, "{copied_by_dram}");
+    ids.iter().for_each(|&id| pool.table.entry(id).unwrap().latch().unmark());
+    let mut below = Vec::new();
+    while stats(&pool).mini_pages > 0 {
+        below.extend(pool.take_frame_now(Partition::middle(class), PageId::NONE).unwrap());
+    }
+    assert_eq!(copied.get(), copied_by_dram + SLOTS);
+    set_while_leaving(None);
+    taken.into_iter().chain(below).for_each(|frame| pool.give_frame(frame));
+    assert_eq!(pool.audit(), [""; 0]);
+    ids.iter().for_each(|&id| assert_is(&look(&pool, id), id, 2, "later"));
 }
 
 /// Bytes of several lines, at any position, as a whole page has them.

@@ -32,12 +32,24 @@ use crate::wal::RecordBuilder;
 
 thread_local! {
     static LOADING: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
+    static LEAVING: RefCell<Option<Rc<dyn Fn()>>> = const { RefCell::new(None) };
 }
 
 /// Runs what a test has set, in the middle of the load of a line.
 pub(super) fn while_loading() {
     let others = LOADING.take();
     others.iter().for_each(|others| others());
+}
+
+/// Runs what a test has set, while lines leave a partial page.
+pub(super) fn while_leaving() {
+    if let Some(others) = LEAVING.with_borrow(Option::clone) {
+        others();
+    }
+}
+
+pub(super) fn set_while_leaving(others: Option<Rc<dyn Fn()>>) {
+    LEAVING.set(others);
 }
 
 const DRAM_FRAMES: u32 = 40;

@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
+use super::emptying;
 use super::frame_tests::{assert_is, change, look, make, options, pool_with, small};
 use super::page_table::Location;
 use super::partition::{is_middle, is_mini, partition_of};
 use super::replacement::victim::{Evicted, Leaving, To};
 use super::tier::migration::{Access, CleanVictims, Migration, Policy};
+use super::tier::partial;
 use super::{MiddleOptions, Pool, PoolOptions, TierOptions, frame_bytes, operation};
 use crate::ids::{PageId, SizeClass};
 use crate::maintenance::Maintenance;
@@ -79,7 +81,8 @@ fn evict_as(pool: &Pool, id: PageId, offered: bool) -> bool {
     let entry = pool.table.entry(id).unwrap();
     let frame = entry.location().frame().unwrap_or_else(|| panic!("page {id} is in no frame"));
     if is_mini(frame) {
-        return pool.evict_mini(frame, true);
+        let page = emptying::page_of(pool, frame);
+        return page.is_some_and(|page| partial::demote_mini(pool.middle_of_frame(), &pool.resident, page));
     }
     let to = match pool.try_evict(id, entry, entry.latch().load(), frame, offered) {
         Evicted::Yes(to) => to,

@@ -331,7 +331,7 @@ impl<'a> MiniPage<'a> {
         ((self.words[STATE_AT].load(Relaxed) & ROUNDS) >> ROUNDS_SHIFT) as u32
     }
 
-    /// Needs no page latch, but the lock of the free frames, so that the slot stays one.
+    /// Needs the page's latch or the lock of the free frames, so that the slot stays one.
     pub(crate) fn set_rounds(self, rounds: u32) {
         let change = self.words[STATE_AT].load(Relaxed) & ROUNDS ^ u64::from(rounds) << ROUNDS_SHIFT;
         self.words[STATE_AT].fetch_xor(change, Relaxed);

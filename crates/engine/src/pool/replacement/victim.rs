@@ -1,6 +1,7 @@
 //! Pages during their eviction.
 
 use crate::ids::PageId;
+use crate::pool::latch::Word;
 use crate::pool::page_table::Entry;
 
 pub(in crate::pool) struct Leaving<'p> {
@@ -8,6 +9,16 @@ pub(in crate::pool) struct Leaving<'p> {
     pub(in crate::pool) entry: Entry<'p>,
     pub(in crate::pool) frame: u32,
     pub(in crate::pool) to: To,
+}
+
+/// A partial page, as seen, whose middle frame is wanted.
+pub(in crate::pool) struct Wanted<'p> {
+    pub(in crate::pool) id: PageId,
+    pub(in crate::pool) entry: Entry<'p>,
+    pub(in crate::pool) seen: Word,
+    /// Its DRAM frame or mini page.
+    pub(in crate::pool) above: u32,
+    pub(in crate::pool) frame: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +45,7 @@ pub(in crate::pool) enum Look<'p> {
     Dropped,
     /// The page was accessed or is dirty; its frame was requeued.
     Moved,
-    /// The page was partial in this DRAM frame, which is empty now. Its middle frame was requeued.
-    Demoted(u32),
-    /// Mini pages left a frame, which was requeued, and has free slots for others.
-    Minis {
-        left: usize,
-        free: usize,
-    },
+    /// The page is to be demoted to its middle frame, which was requeued.
+    Wanted(Wanted<'p>),
     Passed,
 }

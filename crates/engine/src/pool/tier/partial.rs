@@ -111,6 +111,8 @@ pub(super) fn demote_lines(middle: &MiddleTier, resident: &Resident, id: PageId,
     let (page, below) = parts(resident, id, frame);
     let whole = resident.frames.words(id, below);
     resident.frames.begin_stores(below);
+    #[cfg(test)]
+    crate::pool::partial_tests::while_leaving();
     for run in page.dirty() {
         for line in run.clone() {
             copy(page.line(line).expect("dirty lines are resident"), &whole[page.words_of(line)]);
@@ -140,8 +142,13 @@ pub(in crate::pool) fn move_mini(middle: &MiddleTier, resident: &Resident, page:
     {
         lines.clear(to);
     }
+    if is_mini(to) {
+        resident.frames.mini_page(to).set_rounds(resident.frames.mini_page(mini).rounds());
+    }
     let (from, below) = parts(resident, id, mini);
     let into = resident.frames.partial_page(id, to);
+    #[cfg(test)]
+    crate::pool::partial_tests::while_leaving();
     for line in from.numbers() {
         copy(from.line(line).expect("it has the line"), into.words_for(line, 0));
         into.publish(line);
