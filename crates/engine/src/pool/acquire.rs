@@ -49,7 +49,7 @@ impl Pool {
                 // Before a page is evicted instead.
                 self.records.give_back(&self.tiers);
             }
-            if let Some(frame) = self.find_frame(class.into(), id)? {
+            if let Ok(frame) = self.find_frame(class.into(), id)? {
                 return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
@@ -82,20 +82,23 @@ impl Pool {
     /// Takes an empty frame of `partition` if that needs no wait. Without a maintenance thread it
     /// writes pages, so the caller holds no latch.
     pub(super) fn take_frame_now(&self, partition: Partition, id: PageId) -> Result<Option<u32>> {
-        let found = self.find_frame(partition, id)?;
-        if found.is_some() || !self.requests.works_inline() {
-            return Ok(found);
+        match self.find_frame(partition, id)? {
+            // All pages are in use. Another sweep would take those that this one spared.
+            Err(0) => return Ok(None),
+            Err(_) if self.requests.works_inline() => {}
+            found => return Ok(found.ok()),
         }
         match self.requests.clean_frames(partition, true) {
-            Ok(()) => self.find_frame(partition, id),
+            Ok(()) => Ok(self.find_frame(partition, id)?.ok()),
             Err(Error::Full { .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn find_frame(&self, partition: Partition, id: PageId) -> Result<Option<u32>> {
+    /// A frame, or else the number of dirty pages that were in the way.
+    fn find_frame(&self, partition: Partition, id: PageId) -> Result<Result<u32, u32>> {
         let FoundFrame { frame, dirty, short } = self.tiers.find(partition, id);
-        let Some((frame, known)) = frame else { return Ok(None) };
+        let Some((frame, known)) = frame else { return Ok(Err(dirty)) };
         if known {
             self.missed(partition.class);
         }
@@ -109,7 +112,7 @@ impl Pool {
             }
         }
         self.clean_middle().inspect_err(|_| self.tiers.give_frame(frame))?;
-        Ok(Some(frame))
+        Ok(Ok(frame))
     }
 
     /// Without a maintenance thread: cleans the middle tier if demotions lacked frames.

@@ -191,42 +191,51 @@ impl Tiers {
         MutexGuard::unlocked(free, || {
             #[cfg(test)]
             super::frames::residency_tests::while_leaving();
-            swept.wanted.iter().for_each(|page| self.demote_wanted(page));
+            let gone = swept.wanted.iter().filter_map(|page| self.evict_wanted(page));
+            swept.leaving.extend(gone);
             swept.minis.iter().for_each(|minis| minis.empty(self));
             self.finish_evictions(&mut swept.leaving);
         });
         free.leaving -= frames;
         swept.minis.into_iter().for_each(|minis| minis.end(self, free));
+        swept.wanted.iter().for_each(|page| self.requeue_dirty(&mut free.queues, page));
         for page in swept.leaving {
             match page.to {
                 To::Stays => {
                     free.queues.enter_dirty_queue(&self.frames, page.frame);
                     self.release_unmoved(page.entry);
                 }
-                _ => self.replacer.give(free, page.frame),
+                _ => {
+                    // That of a partial page is still there.
+                    free.queues.evicted(&self.frames, page.frame, page.id);
+                    self.replacer.give(free, page.frame);
+                }
             }
         }
     }
 
-    fn sweep<'p>(
-        &'p self,
-        free: &mut FreeFrames,
-        (goal, for_mini): (usize, bool),
-        swept: &mut Swept<'p>,
-    ) {
+    fn sweep<'p>(&'p self, free: &mut FreeFrames, (goal, for_mini): (usize, bool), swept: &mut Swept<'p>) {
         let mut sweep = Sweep::begin(&self.resident, free, self.replacer.lent_of(free.partition));
         // Frames found, and mini pages of others.
         let (mut frames, mut minis) = (0, 0);
         let minis_of_frame = self.frames.minis.as_ref().map_or(1, MiniPages::slots);
+        // The first middle frame whose partial page was spared. Behind it are only pages that this
+        // sweep has looked at.
+        let mut spared = None;
         while let Some((frame, queue)) = sweep.next(&self.resident, free, frames > 0) {
+            if spared == Some(frame) {
+                return;
+            }
             if self.frames.header(frame).page() == PageId::MINI_PAGES {
                 let moving = swept.minis.iter().map(Emptying::moving).sum();
-                let has_slot = match Emptying::begin(self, free, frame, false, (!for_mini).then_some(moving)) {
+                let has_slot = match Emptying::begin(self, free, frame, false, (!for_mini).then_some(moving))
+                {
                     Minis::Stay(slots) => slots > 0,
                     Minis::Leave(emptying) => {
                         let (pages, is_whole) = (emptying.pages(), emptying.is_whole());
                         swept.minis.push(emptying);
-                        (frames, minis) = if is_whole { (frames + 1, minis) } else { (frames, minis + pages) };
+                        (frames, minis) =
+                            if is_whole { (frames + 1, minis) } else { (frames, minis + pages) };
                         !is_whole
                     }
                 };
@@ -245,7 +254,12 @@ impl Tiers {
                     }
                     Look::Moved => sweep.stays(&self.resident, free, frame),
                     Look::Wanted(page) => {
+                        frames += usize::from(!page.seen.is_dirty());
                         swept.wanted.push(page);
+                        sweep.stays(&self.resident, free, frame);
+                    }
+                    Look::Spared => {
+                        spared.get_or_insert(frame);
                         sweep.stays(&self.resident, free, frame);
                     }
                     Look::Passed => {
@@ -276,14 +290,7 @@ impl Tiers {
         {
             return self.look_at_lower(queues, (id, entry, seen), above, frame, queue);
         }
-        if seen.is_marked() && !seen.is_latched() {
-            entry.latch().unmark();
-            self.stats.swept_used.fetch_add(1, Relaxed);
-            queues.touched(&self.frames, frame, queue);
-            return Look::Moved;
-        }
-        if queue == Queue::Main && queues.fifo.is_none() && queues.spare(&self.frames, frame) {
-            self.stats.swept_used.fetch_add(1, Relaxed);
+        if self.is_used(queues, entry, seen, frame, queue) {
             return Look::Moved;
         }
         if queue == Queue::Probation && self.frames.header(frame).take_first_pass() {
@@ -308,6 +315,19 @@ impl Tiers {
         }
     }
 
+    /// Spares a page that was accessed since the last look, or in earlier rounds.
+    fn is_used(&self, queues: &mut Queues, entry: Entry<'_>, seen: Word, frame: u32, queue: Queue) -> bool {
+        let is_marked = seen.is_marked() && !seen.is_latched();
+        if is_marked {
+            entry.latch().unmark();
+            queues.touched(&self.frames, frame, queue);
+        }
+        let is_used =
+            is_marked || queue == Queue::Main && queues.fifo.is_none() && queues.spare(&self.frames, frame);
+        self.stats.swept_used.fetch_add(u64::from(is_used), Relaxed);
+        is_used
+    }
+
     /// Steps 1 to 3 for a middle copy; `above` is the page's DRAM frame.
     fn look_at_lower<'p>(
         &'p self,
@@ -323,9 +343,14 @@ impl Tiers {
         }
         let middle = self.middle_of_frame();
         if entry.location() == Location::Partial(above) && !planted(Bug::DropBelowPartial) {
+            // It needs both frames, so each tier's sweep spares it as a page in use. The mark is
+            // one, which the next access sets again.
+            if self.is_used(queues, entry, seen, frame, queue) {
+                return Look::Spared;
+            }
             queues.requeue(&self.frames, frame);
-            let stays = seen.is_marked() || seen.is_latched();
-            return if stays { Look::Passed } else { Look::Wanted(Wanted { id, entry, seen, above, frame }) };
+            let wanted = Wanted { id, entry, seen, above, frame };
+            return if seen.is_latched() { Look::Passed } else { Look::Wanted(wanted) };
         }
         if middle.drop_below(&self.resident, id, entry, seen, above, frame) {
             queues.remove(&self.frames, frame);
@@ -336,11 +361,29 @@ impl Tiers {
         Look::Passed
     }
 
-    /// Demotes a partial page to its middle frame, which the next sweep finds.
-    fn demote_wanted(&self, page: &Wanted<'_>) {
+    /// Demotes a partial page to its middle frame, and latches it to leave that too if it is clean.
+    fn evict_wanted<'p>(&'p self, page: &Wanted<'p>) -> Option<Leaving<'p>> {
         let &Wanted { id, entry, seen, above, frame } = page;
-        if self.middle_of_frame().demote_partial(&self.resident, (id, entry, seen), above, frame) {
-            self.give_frame(above);
+        if !self.middle_of_frame().demote_partial(&self.resident, (id, entry, seen), above, frame) {
+            return None;
+        }
+        self.give_frame(above);
+        let seen = entry.latch().load();
+        match self.try_evict(id, entry, seen, frame, false) {
+            Evicted::Yes(to) => Some(Leaving { id, entry, frame, to }),
+            Evicted::Dirty | Evicted::No => None,
+        }
+    }
+
+    /// Has a demoted page written soon if it is dirty.
+    fn requeue_dirty(&self, queues: &mut Queues, page: &Wanted<'_>) {
+        let &Wanted { id, entry, frame, .. } = page;
+        // A frame that was given back meanwhile is in no queue.
+        let is_there = entry.location() == Location::Frame(frame)
+            && self.frames.header(frame).page() == id
+            && self.frames.header(frame).links.queue().is_some();
+        if is_there && entry.latch().load().is_dirty() {
+            queues.enter_dirty_queue(&self.frames, frame);
         }
     }
 

@@ -131,6 +131,34 @@ fn lines_are_copied_without_the_lock_of_the_free_frames() {
     ids.iter().for_each(|&id| assert_is(&look(&pool, id), id, 2, "later"));
 }
 
+/// All middle frames are below mini pages, whose marks no sweep of DRAM clears.
+#[test]
+fn mini_pages_in_use_give_up_the_middle_tier_when_they_are_used_no_more() {
+    let pool = pool_by_lines(8, true);
+    let ids = [(); 8].map(|()| make_below(&pool, 1));
+    let middle = Partition::middle(class_of_page(ids[0]));
+    let take = || pool.take_frame_now(middle, PageId::NONE).unwrap();
+    let used = &ids[..3];
+    for id in ids {
+        point(&pool, id).validate().unwrap();
+        point(&pool, id).validate().unwrap();
+        assert!(is_mini_page(&pool, id) && pool.table.entry(id).unwrap().latch().load().is_marked());
+    }
+    let mut taken = Vec::new();
+    for round in 0.. {
+        assert!(round < 20, "{} frames", taken.len());
+        used.iter().for_each(|&id| point(&pool, id).validate().unwrap());
+        taken.extend(take());
+        if taken.len() == 3 {
+            break;
+        }
+    }
+    assert!(used.iter().all(|&id| is_mini_page(&pool, id)), "they are in use");
+    taken.into_iter().for_each(|frame| pool.give_frame(frame));
+    assert_eq!(pool.audit(), [""; 0]);
+    ids.iter().for_each(|&id| assert_is(&look(&pool, id), id, 1, "later"));
+}
+
 /// Bytes of several lines, at any position, as a whole page has them.
 #[test]
 fn looks_at_mini_pages_find_what_pages_have() {

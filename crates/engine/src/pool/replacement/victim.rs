@@ -47,5 +47,7 @@ pub(in crate::pool) enum Look<'p> {
     Moved,
     /// The page is to be demoted to its middle frame, which was requeued.
     Wanted(Wanted<'p>),
+    /// The partial page above was accessed; its middle frame was requeued.
+    Spared,
     Passed,
 }
