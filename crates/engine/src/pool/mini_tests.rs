@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::frame_tests::{assert_is, look};
 use super::frames::partition::is_mini;
 use super::page_table::Location;
-use super::partition::Partition;
 use super::partial_tests::{
     LINES_CHANGED, caught, change_by_lines, is_partial, make_below, point, pool_by_lines, set_while_leaving,
     word, word_after,
 };
+use super::partition::{Partition, partition_of};
 use super::resident::class_of_page;
 use super::tier_tests::{Whereabouts, evict, stats, whereabouts};
 use super::view::View;
@@ -22,6 +22,10 @@ use crate::planted::Bug;
 
 fn is_mini_page(pool: &Pool, id: PageId) -> bool {
     matches!(pool.table.entry(id).unwrap().location(), Location::Partial(frame) if is_mini(frame))
+}
+
+fn mini_of(pool: &Pool, id: PageId) -> u32 {
+    pool.table.entry(id).unwrap().location().frame().filter(|&frame| is_mini(frame)).unwrap()
 }
 
 /// Reads one byte of each of `lines`.
@@ -60,15 +64,87 @@ fn a_seventeenth_line_gives_a_mini_page_a_frame() {
     assert_is(&look(&pool, id), id, 1, "whole");
 }
 
-/// Takes the frames of all mini pages out of their queue, and all others. So no frame is free, and
-/// no sweep finds one.
-fn take_all_frames(pool: &Pool, id: PageId) -> Vec<u32> {
-    let class = class_of_page(id);
-    let holds = |frame: &u32| pool.frames.header(*frame).page() == PageId::MINI_PAGES;
-    for frame in pool.frames.all().filter(holds) {
-        pool.replacer.free(class).lock().queues.remove(&pool.frames, frame);
+/// All frames of DRAM: those of mini pages, which no sweep finds, and all others, which are empty.
+struct NoFrames<'p> {
+    pool: &'p Pool,
+    holding: Vec<u32>,
+    taken: Vec<u32>,
+}
+
+impl<'p> NoFrames<'p> {
+    fn of(pool: &'p Pool, id: PageId) -> Self {
+        let class = class_of_page(id);
+        let holds = |frame: &u32| pool.frames.header(*frame).page() == PageId::MINI_PAGES;
+        let holding: Vec<u32> = pool.frames.all().filter(holds).collect();
+        for &frame in &holding {
+            pool.replacer.free(class).lock().queues.remove(&pool.frames, frame);
+        }
+        let taken = std::iter::from_fn(|| pool.take_frame_now(class.into(), PageId::NONE).unwrap());
+        NoFrames { pool, holding, taken: taken.collect() }
     }
-    std::iter::from_fn(|| pool.take_frame_now(class.into(), PageId::NONE).unwrap()).collect()
+}
+
+impl Drop for NoFrames<'_> {
+    fn drop(&mut self) {
+        for &frame in &self.holding {
+            let mut free = self.pool.replacer.free(partition_of(frame)).lock();
+            free.queues.enter_main(&self.pool.frames, frame, 0);
+        }
+        self.taken.iter().for_each(|&frame| self.pool.give_frame(frame));
+    }
+}
+
+/// Some lines are in the mini page, two of them changed, and the others are read in place.
+#[test]
+fn a_full_mini_page_stays_while_no_frame_is_free() {
+    let pool = pool_by_lines(8, true);
+    let id = make_below(&pool, 1);
+    assert!(change_by_lines(&pool, id, 2));
+    read_lines(&pool, id, 20..31);
+    let whole = pool.tiers.frames.words(id, pool.frames.header(mini_of(&pool, id)).middle_copy().unwrap());
+    let below: Vec<u8> = whole.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect();
+    let frames = NoFrames::of(&pool, id);
+    let before = stats(&pool);
+    for _ in 0..3 {
+        let partial = point(&pool, id);
+        assert_eq!(word(partial.view(), 3), word_after(id, 2), "a changed line");
+        assert_eq!(partial.view().u64(40 * 64), (&below[..]).u64(40 * 64), "an absent line");
+        let mut bytes = [0; 300];
+        partial.view().copy_to(30 * 64 + 5, &mut bytes);
+        let expected = &below[30 * 64 + 5..][..300];
+        assert_eq!(bytes, expected);
+        assert!(partial.view().compare(30 * 64 + 5, 300, expected).is_eq());
+        assert_eq!(word(partial.view(), 1), word_after(id, 2), "a changed line after others");
+        partial.validate().unwrap();
+        assert!(is_mini_page(&pool, id));
+    }
+    let now = stats(&pool).since(&before);
+    assert_eq!((now.reads_in_place, now.lines_loaded, now.lines_demoted), (3, 0, 0));
+    assert!(change_by_lines(&pool, id, 3), "it has the lines");
+    assert!(is_mini_page(&pool, id));
+    // A look that began before a change reads old lines, and does not count.
+    let late = point(&pool, id);
+    late.view().u64(40 * 64);
+    assert!(change_by_lines(&pool, id, 4));
+    word(late.view(), 0);
+    assert!(late.validate().is_err());
+    drop(frames);
+    assert_is(&look(&pool, id), id, 4, "whole");
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// A look may read lines in place that a change then needs.
+#[test]
+fn a_change_of_lines_without_room_begins_in_the_middle_tier() {
+    let pool = pool_by_lines(8, true);
+    let id = make_below(&pool, 1);
+    read_lines(&pool, id, 20..36);
+    let frames = NoFrames::of(&pool, id);
+    assert!(!change_by_lines(&pool, id, 2));
+    assert_eq!(whereabouts(&pool, id), Whereabouts::Middle);
+    drop(frames);
+    assert!(change_by_lines(&pool, id, 2));
+    assert_is(&look(&pool, id), id, 2, "whole");
 }
 
 /// A look at all of the page, and a sweep of the middle tier, which wants the frame below.
@@ -80,7 +156,7 @@ fn each_page_that_leaves_its_lines_counts_as_evicted() {
     for id in ids {
         assert_eq!(word(point(&pool, id).view(), 0), word_after(id, 1));
     }
-    let taken = take_all_frames(&pool, ids[0]);
+    let frames = NoFrames::of(&pool, ids[0]);
     let before = evictions();
     assert_is(&look(&pool, ids[0]), ids[0], 1, "in the middle tier");
     assert_eq!((evictions() - before, stats(&pool).mini_pages), (1, 1));
@@ -89,7 +165,9 @@ fn each_page_that_leaves_its_lines_counts_as_evicted() {
     let below = (0..8).map_while(|_| pool.take_frame_now(middle, PageId::NONE).unwrap()).collect::<Vec<_>>();
     assert_eq!(stats(&pool).mini_pages, 0);
     assert!(!below.is_empty());
-    taken.into_iter().chain(below).for_each(|frame| pool.give_frame(frame));
+    below.into_iter().for_each(|frame| pool.give_frame(frame));
+    drop(frames);
+    assert_eq!(pool.audit(), [""; 0]);
 }
 
 /// Two sweeps of DRAM, which demote and move mini pages, and one of the middle tier.

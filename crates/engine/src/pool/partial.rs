@@ -9,10 +9,14 @@
 //! A line is loaded under the exclusive latch taken at the version seen, which is released
 //! unchanged: no byte changes that a reader may have read. Its bit is set after its bytes, and
 //! tested before a look at them. A look that gets no latch reads zeros, and does not validate.
+//!
+//! A mini page that is full gets a frame. Without one, a look reads the other lines in the middle
+//! copy, which does not change or go while the page has this version.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 use super::frames::PartialPage;
 use super::frames::partition::is_mini;
@@ -27,6 +31,7 @@ use super::tier::{Seen, partial};
 use super::tiers::Tiers;
 use super::view::{Racy, View, count_below};
 use crate::ids::PageId;
+use crate::store::page;
 
 /// A partial page of which no byte was read yet. A descent that may end at one returns no more than
 /// for a whole page: a larger result made cached gets 5 % slower.
@@ -37,6 +42,8 @@ pub(crate) struct PartialGuard<'p> {
     guard: ReadGuard<'p>,
     /// A look was refused a line.
     refused: Cell<bool>,
+    /// The middle frame in which looks read the lines that a full mini page lacks.
+    in_place: Cell<Option<u32>>,
 }
 
 impl<'p> Unread<'p> {
@@ -73,7 +80,7 @@ impl<'p> Unread<'p> {
     }
 
     pub(crate) fn open(self) -> PartialGuard<'p> {
-        PartialGuard { guard: self.0, refused: Cell::new(false) }
+        PartialGuard { guard: self.0, refused: Cell::new(false), in_place: Cell::new(None) }
     }
 }
 
@@ -100,25 +107,58 @@ impl<'p> PartialGuard<'p> {
         Lined { page, bytes: page.words().map(Racy::new), length: id.page_bytes(), guard: self }
     }
 
+    /// Loads `lines` for a look, or lets it read them in place.
     #[cold]
     fn load(&self, lines: Range<usize>) -> bool {
+        let middle = self.guard.tiers().middle_of_frame();
+        if let Some(below) = self.in_place.get() {
+            let page = self.view().page;
+            page.absent(lines).for_each(|run| middle.charge_in_place(below, page.masks().bytes(run)));
+            return true;
+        }
+        match self.try_load(lines.clone()) {
+            Ok(is_loaded) => is_loaded,
+            Err(below) if widen_full(self.guard.tiers(), self.guard.page()) == Widened::NoFrame => {
+                self.in_place.set(Some(below));
+                middle.counts.reads_in_place.raise();
+                self.load(lines)
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether the page still had the version seen, and now has `lines`.
+    ///
+    /// # Errors
+    /// The middle frame of a mini page without room for them, at that version.
+    fn try_load(&self, lines: Range<usize>) -> Result<bool, u32> {
         let Seen { id, entry, word, frame } = self.guard.page();
         let (middle, resident) = (self.guard.tiers().middle_of_frame(), &self.guard.tiers().resident);
         let is_partial = || entry.location() == Location::Partial(frame);
-        let mut has_room = true;
+        let mut full = None;
         let is_loaded = fault(entry.latch(), word, is_partial, || {
-            has_room = partial::load(middle, resident, id, frame, lines);
+            if !partial::load(middle, resident, id, frame, lines) {
+                full = Some(partial::below(resident, frame));
+            }
         });
-        if !has_room {
-            end_mini(self.guard.tiers(), self.guard.page());
-        }
-        is_loaded && has_room
+        full.map_or(Ok(is_loaded), Err)
     }
 
-    /// Loads the lines of a change of `bytes` bytes at `at`, of which looks may have skipped some.
-    /// If that is refused, `upgrade` fails.
+    /// Loads the lines of a change of `bytes` bytes at `at`, and the one with the LSN. Looks may
+    /// have skipped some, or read them in place. If that is refused, `upgrade` fails.
     pub(crate) fn load_for_change(&self, at: usize, bytes: usize) {
-        self.view().has(at, bytes);
+        let page = self.view().page;
+        for lines in [page.masks().of(page::LSN_AT, 8), page.masks().of(at, bytes)] {
+            let has = lines.clone().all(|line| page.has(line));
+            let loaded = if has { Ok(true) } else { self.try_load(lines) };
+            if loaded.is_err() {
+                end_mini(self.guard.tiers(), self.guard.page());
+            }
+            if loaded != Ok(true) {
+                self.refused.set(true);
+                return;
+            }
+        }
     }
 }
 
@@ -144,7 +184,16 @@ impl Lined<'_> {
         has
     }
 
-    /// Copies bytes of a mini page, which has their lines unless it has changed.
+    /// The words of a line of a mini page, or of its middle copy. None if the page has changed.
+    fn line(&self, line: usize) -> Option<&[AtomicU64]> {
+        let below = || {
+            let (id, frames) = (self.guard.guard.id(), &self.guard.guard.tiers().frames);
+            self.guard.in_place.get().map(|frame| &frames.words(id, frame)[self.page.words_of(line)])
+        };
+        self.page.line(line).or_else(below)
+    }
+
+    /// Copies bytes of a mini page.
     fn gather(&self, mut at: usize, mut to: &mut [u8]) {
         while !to.is_empty() {
             let line = self.page.masks().of(at, 1);
@@ -155,7 +204,7 @@ impl Lined<'_> {
                 return to.fill(0);
             }
             let (part, rest) = to.split_at_mut(length);
-            match self.page.line(line.start) {
+            match self.line(line.start) {
                 Some(words) => Racy::new(words).copy_to(at - bytes.start, part),
                 None => part.fill(0),
             }
@@ -171,7 +220,7 @@ impl Lined<'_> {
         let lines = self.page.masks().of(at, 1);
         let (words, from) = match self.bytes {
             Some(bytes) => return bytes.compare(at, other.len(), other),
-            None => (self.page.line(lines.start), self.page.masks().bytes(lines).start),
+            None => (self.line(lines.start), self.page.masks().bytes(lines).start),
         };
         words.map_or(Ordering::Equal, |words| Racy::new(words).compare(at - from, other.len(), other))
     }
@@ -234,13 +283,34 @@ pub(super) fn make_whole(tiers: &Tiers, id: PageId, entry: Entry<'_>, seen: Word
     true
 }
 
-/// Gives a mini page a frame, if one can be had without waiting. Else demotes it, so that the look
-/// starts from the middle tier again. False if the page is latched, has changed, or is written.
+/// What became of a mini page that lacks room for a line.
+#[derive(PartialEq, Eq)]
+enum Widened {
+    Done,
+    /// It is latched or has changed.
+    Refused,
+    /// A frame cannot be had without waiting.
+    NoFrame,
+}
+
+/// Ends a mini page for a change of lines that it has no room for, or an access of all lines. It
+/// gets a frame, or goes to the middle tier. False if the page is latched, has changed, or is
+/// written.
 #[cold]
 pub(super) fn end_mini(tiers: &Tiers, page: Seen<'_>) -> bool {
+    match widen_full(tiers, page) {
+        Widened::Done => true,
+        Widened::Refused => false,
+        Widened::NoFrame => partial::demote_mini(tiers.middle_of_frame(), &tiers.resident, page),
+    }
+}
+
+/// Gives a mini page a frame.
+fn widen_full(tiers: &Tiers, page: Seen<'_>) -> Widened {
     match tiers.find(class_of_page(page.id).into(), page.id).frame {
-        Some((frame, _)) => widen(tiers, page, frame),
-        None => partial::demote_mini(tiers.middle_of_frame(), &tiers.resident, page),
+        Some((frame, _)) if widen(tiers, page, frame) => Widened::Done,
+        Some(_) => Widened::Refused,
+        None => Widened::NoFrame,
     }
 }
 

@@ -118,6 +118,7 @@ pub(super) fn change_by_lines(pool: &Pool, id: PageId, round: u64) -> bool {
     let mut reservation = pool.reserve_log(1024).unwrap();
     let Ok(Some(partial)) = try_point(pool, id) else { return false };
     word(partial.view(), 0);
+    partial.load_for_change(HEADER_BYTES, 256);
     let Ok(mut guard) = partial.upgrade() else { return false };
     let bytes = word_after(id, round).to_le_bytes().repeat(32);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);

@@ -81,6 +81,13 @@ impl MiddleTier {
         }
     }
 
+    /// Charges a look at `bytes` of the page in `frame`, below a mini page without room for them.
+    pub(in crate::pool) fn charge_in_place(&self, frame: u32, bytes: Range<usize>) {
+        if let Some(memory) = &self.memory {
+            memory.read(address(frame) + bytes.start as u64, bytes.len() as u64, Pattern::Random);
+        }
+    }
+
     /// Charges `bytes` of a partial page copied to its middle frame, and counts their lines.
     pub(super) fn charge_demoted(&self, frame: u32, bytes: Range<usize>) {
         let (at, length) = (bytes.start as u64, bytes.len() as u64);

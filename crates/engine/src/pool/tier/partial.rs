@@ -23,8 +23,12 @@ use crate::pool::resident::Resident;
 
 /// The partial page in DRAM frame or mini page `frame`, and its middle frame.
 fn parts(resident: &Resident, id: PageId, frame: u32) -> (PartialPage<'_>, u32) {
-    let below = resident.frames.header(frame).middle_copy().expect("a partial page has a middle copy");
-    (resident.frames.partial_page(id, frame), below)
+    (resident.frames.partial_page(id, frame), below(resident, frame))
+}
+
+/// The middle frame of a partial page in `frame`.
+pub(in crate::pool) fn below(resident: &Resident, frame: u32) -> u32 {
+    resident.frames.header(frame).middle_copy().expect("a partial page has a middle copy")
 }
 
 fn copy(from: &[AtomicU64], to: &[AtomicU64]) {
