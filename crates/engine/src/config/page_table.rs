@@ -1,14 +1,12 @@
 //! The page table of a builder.
 
 use super::Builder;
+use super::split::TABLE_SHARE;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::page_table::PageTableKind;
 use crate::pool::options::HashOptions;
 use crate::pool::{SwipSizes, first_slots, frame_cost};
-
-/// Part of the budget that a hash table may take for pages to come, as a divisor.
-const SHARE: u64 = 48;
 
 /// A hash table for `file_pages` pages, of a budget in bytes and its upper limit.
 ///
@@ -33,7 +31,7 @@ pub(crate) fn hash_options(
     }
     let frames = |bytes: u64| bytes / frame_cost(class);
     let swips = swizzle.then(|| SwipSizes::of(class.page_bytes() as u64, frames(dram), frames(dram_max)));
-    Ok(Some(HashOptions { slots: first_slots(file_pages, dram / SHARE), swips }))
+    Ok(Some(HashOptions { slots: first_slots(file_pages, dram / TABLE_SHARE), swips }))
 }
 
 /// The hash table of this run of the tests, small enough to grow.

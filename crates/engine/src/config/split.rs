@@ -6,6 +6,7 @@
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
+use crate::pool::options::HashOptions;
 use crate::pool::{
     BATCH_PAGES_MAX, BATCHES_MAX, BufferSizes, FRAMES_MAX, RECORD_BYTES_PER_FRAME, RecordCache,
     VALUE_FRAMES_MIN, buffers_bytes, frame_cost, table_bytes_per_page,
@@ -64,8 +65,10 @@ pub(crate) struct Split {
     /// For headers of the middle tier's frames and the index of the block cache.
     pub(crate) beside: u64,
     pub(crate) record_overhead_per_frame: u64,
-    /// Page table bytes per page of the file, in memory or not.
+    /// Bytes beside the page table per page of the file, in memory or not.
     pub(crate) table_bytes_per_page: u64,
+    /// In place of the array, which serves recovery alone, before there are pages in frames.
+    pub(crate) hash: Option<HashOptions>,
     pub(crate) frame_bytes: u64,
 }
 
@@ -117,8 +120,11 @@ pub(crate) fn log_bytes_min(class: SizeClass) -> u64 {
     needs(class).log * class.page_bytes() as u64
 }
 
-/// Page table bytes per page: its entry, and its share of the free ids.
-const TABLE_BYTES_PER_PAGE: u64 = 18;
+/// Bytes per page: its entry in the array, and its share of the free ids.
+const ARRAY_BYTES_PER_PAGE: u64 = 16;
+const ID_BYTES_PER_PAGE: u64 = 2;
+/// Part of the budget for pages to come, as a divisor.
+pub(super) const TABLE_SHARE: u64 = 48;
 
 pub(crate) fn frames_min(class: SizeClass) -> u32 {
     if class.is_for_values() { VALUE_FRAMES_MIN } else { FRAMES_MIN }
@@ -167,7 +173,8 @@ impl Split {
             overlay: 0,
             beside: 0,
             record_overhead_per_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
-            table_bytes_per_page: TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
+            table_bytes_per_page: ID_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
+            hash: None,
             frame_bytes: 0,
         };
         split.with_frames(sizes, file_pages)
@@ -176,6 +183,20 @@ impl Split {
     /// Takes `bytes` for middle tier and block cache off the frames.
     pub(crate) fn with_beside(self, bytes: u64, sizes: PageSizes, file_pages: u64) -> Result<Split> {
         Split { beside: bytes, ..self }.with_frames(sizes, file_pages)
+    }
+
+    /// Gives the share of the array to a hash table, and takes that of its swips off the frames.
+    pub(crate) fn with_hash(self, hash: HashOptions, sizes: PageSizes, file_pages: u64) -> Result<Split> {
+        Split { hash: Some(hash), ..self }.with_frames(sizes, file_pages)
+    }
+
+    /// Bytes of the page table with `pages` pages and room for others.
+    fn table_bytes(&self, pages: u64) -> u64 {
+        let (table, swips) = match self.hash {
+            Some(hash) => (hash.bytes(pages), hash.swips_bytes()),
+            None => (pages * ARRAY_BYTES_PER_PAGE, 0),
+        };
+        (self.total / TABLE_SHARE).max(table + pages * self.table_bytes_per_page) + swips
     }
 
     /// Splits a new budget of `total` bytes at run time.
@@ -217,7 +238,7 @@ impl Split {
             record_overhead_per_frame,
             ..
         } = self;
-        let page_table = (total / 48).max(file_pages * self.table_bytes_per_page);
+        let page_table = self.table_bytes(file_pages);
         let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
         let buffers = buffers_bytes(sizes.largest_used());
         let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)

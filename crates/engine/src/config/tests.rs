@@ -40,6 +40,24 @@ fn the_parts_do_not_exceed_the_whole() {
     }
 }
 
+/// Beside it, the array takes nothing.
+#[test]
+fn a_hash_table_has_the_share_of_the_array() {
+    for (total, pages) in [(1 << 20, 600), (64 << 20, 1000), (64 << 20, 200_000)] {
+        let array = Split::new(total, None, RecordCache::Off, Backend::Frames, SMALL, pages).unwrap();
+        let builder = Builder::default().page_table(PageTableKind::Hash).swizzle(false);
+        let hash = hash_options(&builder, SMALL.own, pages, (total, total)).unwrap().unwrap();
+        let bytes = hash.bytes(pages) + 2 * pages;
+        let hashed = array.with_hash(hash, SMALL, pages).unwrap();
+        let more = bytes.saturating_sub((total / 48).max(18 * pages));
+        // Rounded to whole frames.
+        let less = array.frame_bytes - hashed.frame_bytes;
+        assert!(less.abs_diff(more) <= frame_cost(SMALL.own), "{total}, {pages}: {less} {more}");
+        let later = hashed.resized(total, hashed.versions, SMALL, pages + 50_000);
+        assert!(later.map_or(0, |later| later.frame_bytes) <= hashed.frame_bytes);
+    }
+}
+
 #[test]
 fn the_systems_tables_of_mapped_pages_come_off_the_frames() {
     let split =

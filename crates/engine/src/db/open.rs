@@ -284,13 +284,16 @@ fn shares(
     let beside =
         middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some(), sizes.own, dram_max));
     let hash = hash_options(builder, sizes.own, file_pages, (dram, dram_max))?;
-    let beside = beside
-        .saturating_add(cache.map_or(0, Cache::dram_bytes))
-        .saturating_add(hash.map_or(0, |hash| hash.bytes()));
+    let beside = beside.saturating_add(cache.map_or(0, Cache::dram_bytes));
+    let split = match hash {
+        Some(hash) => split.with_hash(hash, sizes, file_pages).map_err(|error| {
+            let bytes = hash.bytes(file_pages) + hash.swips_bytes();
+            error.of_part(format_args!("a hash table and its swips take {bytes} bytes"))
+        })?,
+        None => split,
+    };
     let with_beside = |split: Split| {
-        let part = format_args!(
-            "what is known of the middle tier and of the cache, and a hash table, take {beside} bytes"
-        );
+        let part = format_args!("what is known of the middle tier and of the cache takes {beside} bytes");
         split.with_beside(beside, sizes, file_pages).map_err(|error| error.of_part(part))
     };
     let split = if beside == 0 { split } else { with_beside(split)? };

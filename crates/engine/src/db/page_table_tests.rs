@@ -89,14 +89,13 @@ fn the_hash_table_and_its_swips_count_in_the_budget() {
     let array = open(builder(64 << 20).page_table(PageTableKind::Array).swizzle(false)).stats();
     let hash = open(builder(64 << 20).swizzle(false)).stats();
     let swips = open(builder(64 << 20)).stats();
-    // A 48th of the budget, as a power of two.
-    // Its slots are a quarter of it; entries come with their pages.
+    // Of a 48th of the budget, as a power of two, slots are a quarter; entries come with pages.
     assert!(hash.page_table_bytes.abs_diff(1 << 18) < 16 << 10, "{}", hash.page_table_bytes);
     assert!(array.page_table_bytes < 4096, "{}", array.page_table_bytes);
     assert!(swips.page_table_bytes > hash.page_table_bytes + (64 << 20) / 400);
     // With header and share of the record cache, rounded to whole frames.
     let [array, hash_frames, swips_frames] = [&array, &hash, &swips].map(|stats| stats.frames * 4200);
-    assert!(array + 4200 >= hash_frames + (1 << 20), "{array} {hash_frames}");
+    assert_eq!(array, hash_frames, "it has the array's share");
     let of_swips = swips.page_table_bytes - hash.page_table_bytes;
     assert!(hash_frames + 4200 >= swips_frames + of_swips, "{hash_frames} {swips_frames} {of_swips}");
 }

@@ -92,7 +92,7 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     frames.grow(class, count).map_err(memory(u64::from(count) * found.page_bytes as u64))?;
     let mut table = found.table;
     if let Some(hash) = options.hash {
-        let bytes = hash.bytes();
+        let bytes = hash.bytes(found.ids.used()) + hash.swips_bytes();
         let hash = hash_table(hash, class, options.pages_max);
         hash.and_then(|hash| table.hashed(hash, found.ids.in_use()))
             .map_err(refused("the page table", bytes))?;

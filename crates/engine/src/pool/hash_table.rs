@@ -26,7 +26,7 @@ use crate::planted::{Bug, planted};
 const ENTRY_BYTES: u64 = 32;
 const SLOT_BYTES: u64 = 8;
 /// Bytes of a slot with its share of the entries, of which there are three for four slots.
-pub(crate) const BYTES_PER_SLOT: u64 = SLOT_BYTES + ENTRY_BYTES / 4 * 3;
+const BYTES_PER_SLOT: u64 = SLOT_BYTES + ENTRY_BYTES / 4 * 3;
 /// Least slots of the first segment.
 const SLOTS_MIN: u64 = 64;
 /// Odd, and its product with an id has the id's low bits in its high ones.
@@ -88,6 +88,17 @@ impl HashTable {
     /// Bytes of addresses that [`HashTable::reserve`] takes.
     pub(crate) fn reserved_bytes(slots: u64, pages_max: u64) -> u64 {
         slots_bytes(slots, pages_max) + entries_bytes(pages_max)
+    }
+
+    /// Bytes of the segments and entries of `pages` pages, if the first segment has `slots` slots.
+    pub(crate) fn bytes_with(slots: u64, pages: u64) -> u64 {
+        let pages = pages.min(u32::MAX.into());
+        let (mut segment, mut all) = (slots, slots);
+        while all / 4 * 3 < pages {
+            segment *= 2;
+            all += segment;
+        }
+        all * SLOT_BYTES + (pages + 1) * ENTRY_BYTES
     }
 
     fn segment_bits(&self, segment: u32) -> u32 {
@@ -274,6 +285,8 @@ mod tests {
         assert_eq!(numbers.len(), ids.len(), "no two pages share an entry");
         assert_eq!(table.find(PageId::NONE), None);
         assert!(table.bytes() <= HashTable::reserved_bytes(64, 1 << 12));
+        assert_eq!(table.bytes(), HashTable::bytes_with(64, ids.len() as u64));
+        assert_eq!(HashTable::bytes_with(64, 0), 64 * SLOT_BYTES + ENTRY_BYTES);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory limits and modes of a pool.
 
 use super::frames::Frames;
-use super::hash_table::{BYTES_PER_SLOT, HashTable};
+use super::hash_table::HashTable;
 use super::page_table::PageTable;
 use super::record_cache::RecordCache;
 use super::retry::Mode;
@@ -32,8 +32,13 @@ pub(crate) struct HashOptions {
 }
 
 impl HashOptions {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.slots * BYTES_PER_SLOT + self.swips.map_or(0, SwipSizes::bytes)
+    /// Bytes of the table with `pages` pages.
+    pub(crate) fn bytes(&self, pages: u64) -> u64 {
+        HashTable::bytes_with(self.slots, pages)
+    }
+
+    pub(crate) fn swips_bytes(&self) -> u64 {
+        self.swips.map_or(0, SwipSizes::bytes)
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk};
+use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, PageTableKind, SimulatedDisk};
 
 use super::common;
 
@@ -197,10 +197,14 @@ fn not_closed(log_max: u64, entries: u32) -> SimulatedDisk {
 
 #[test]
 fn what_was_not_closed_is_recovered_in_memory_as_far_as_the_budget_goes() {
+    PageTableKind::ALL.into_iter().for_each(recovers_in_memory);
+}
+
+fn recovers_in_memory(table: PageTableKind) {
     let disk = not_closed(16 << 20, 2000);
     let open = |dram: u64| {
         let builder = common::builder().directory(Arc::new(disk.clone())).dram(dram);
-        builder.read_only(true).mode(Mode::Inline).open("")
+        builder.page_table(table).read_only(true).mode(Mode::Inline).open("")
     };
     let reading = disk.calls();
     let (mut refused, mut read) = (0, 0);
