@@ -87,6 +87,8 @@ pub(crate) enum Bug {
     DemoteWithoutRecLsn,
     /// A line of a partial page counts as loaded before its bytes are.
     LineBitBeforeLine,
+    /// A line of a mini page counts before its number is there.
+    LineCountedBeforeNumber,
     /// A changed line of a partial page is not noted as dirty.
     DirtyLineForgotten,
     /// A line is loaded under the shared latch, at whatever version.

@@ -14,7 +14,7 @@
 //! The lock here protects which slots are in use; it is the innermost.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -22,9 +22,8 @@ use super::header::Header;
 use super::links::Links;
 use super::partition::{MINI_FRAMES_MAX, Partition, SLOTS_MAX, index_of, mini_page_of, slot_of};
 use crate::ids::{PageId, SizeClass};
+use crate::pool::line_fault::{Arrivals, COUNT, MINI_LINES};
 
-/// Most lines of a mini page.
-pub(crate) const MINI_LINES: usize = 16;
 /// Words of a slot before its lines.
 const HEADER_WORDS: usize = 8;
 /// Words of [`Header`] in a slot.
@@ -33,8 +32,8 @@ const STATE_AT: usize = 7;
 /// Positions of marked rounds and the mask of dirty lines in the state word, above the count.
 const ROUNDS_SHIFT: u32 = 8;
 const DIRTY_SHIFT: u32 = 16;
-const COUNT: u64 = (1 << ROUNDS_SHIFT) - 1;
 const ROUNDS: u64 = ((1 << DIRTY_SHIFT) - 1) & !COUNT;
+const _: () = assert!(COUNT < 1 << ROUNDS_SHIFT);
 
 fn slot_words(line_bytes: usize) -> usize {
     HEADER_WORDS + MINI_LINES * line_bytes / 8
@@ -174,8 +173,6 @@ impl MiniPages {
             hosts.unlist(frame, 0);
         }
         let mini = mini_page_of(frame, slot as usize);
-        // A reader of the slot's former page that sees this also sees that the page left.
-        fence(Release);
         clear(mini);
         Some(mini)
     }
@@ -281,25 +278,29 @@ impl<'a> MiniPage<'a> {
 
     /// Forgets page and lines.
     pub(super) fn clear(self) {
-        self.words[..HEADER_WORDS].iter().for_each(|word| word.store(0, Relaxed));
+        self.arrivals().forget();
+        self.words[..NUMBERS_AT].iter().for_each(|word| word.store(0, Relaxed));
         debug_assert!(PageId::NONE == PageId(0));
     }
 
-    pub(crate) fn count(self) -> usize {
-        ((self.words[STATE_AT].load(Acquire) & COUNT) as usize).min(MINI_LINES)
+    fn arrivals(self) -> Arrivals<'a> {
+        #[cfg(not(loom))]
+        return Arrivals { numbers: &self.words[NUMBERS_AT..STATE_AT], state: &self.words[STATE_AT] };
+        #[cfg(loom)]
+        unreachable!("loom checks lines of its own, not those of {self:?}");
     }
 
-    fn number(self, index: usize) -> usize {
-        (self.words[NUMBERS_AT + index / 8].load(Relaxed) >> (index % 8 * 8) & 0xff) as usize
+    pub(crate) fn count(self) -> usize {
+        self.arrivals().count()
     }
 
     /// Numbers of the lines that it has, in order of arrival.
     pub(crate) fn numbers(self) -> impl Iterator<Item = usize> + use<'a> {
-        (0..self.count()).map(move |index| self.number(index))
+        self.arrivals().numbers()
     }
 
     fn position(self, line: usize) -> Option<usize> {
-        self.numbers().position(|number| number == line)
+        self.arrivals().position(line)
     }
 
     fn line_at(self, index: usize) -> &'a [AtomicU64] {
@@ -319,11 +320,7 @@ impl<'a> MiniPage<'a> {
 
     /// Publishes `line`, whose bytes are in the next one's words.
     pub(crate) fn publish(self, line: usize) {
-        let index = self.count();
-        let (word, shift) = (&self.words[NUMBERS_AT + index / 8], index % 8 * 8);
-        word.store(word.load(Relaxed) & !(0xff << shift) | (line as u64) << shift, Relaxed);
-        // The sweep changes the rounds meanwhile.
-        self.words[STATE_AT].fetch_add(1, Release);
+        self.arrivals().publish(line);
     }
 
     /// Rounds of the sweep that it has left, as a frame of the main queue.

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use super::line_masks::{LineMasks, runs};
-use super::mini_pages::{MINI_LINES, MiniPage};
+use super::mini_pages::MiniPage;
+use crate::pool::line_fault::MINI_LINES;
 
 #[derive(Clone, Copy)]
 pub(crate) struct PartialPage<'a> {
