@@ -2,7 +2,7 @@
 //!
 //! 1. *Survey* (`survey.rs`): superblock, page table and log give the newest image of each page,
 //!    and the intact part of the log. Without page table or whole log, the newest valid image
-//!    counts.
+//!    counts, which is an old one if a newer one is damaged.
 //! 2. Intact images, by checksum and index structure, are packed into a new page file. The log is
 //!    copied beside it. Damaged pages are absent.
 //! 3. *Recovery* runs over the copy. Redo skips absent pages unless the log creates them. Losers
@@ -85,10 +85,10 @@ impl Salvaged {
     /// [`Error::NotADatabase`] if nothing is left, [`Error::Version`], and write errors.
     pub(crate) fn of(remains: &Remains, means: &Means<'_>) -> Result<Salvaged> {
         let survey = Survey::of(remains, means.check, true)?;
-        let consistent = survey.log.is_some();
+        let uses_log = survey.log.is_some();
         match salvage(remains, survey, means) {
             // The parts are valid but contradict each other: use the images alone.
-            Err(Error::Corrupt { what, .. }) if consistent => {
+            Err(Error::Corrupt { what, .. }) if uses_log => {
                 let mut survey = Survey::of(remains, means.check, false)?;
                 survey.notes.push(format!("recovery failed, the log is left out: {what}"));
                 salvage(remains, survey, means)
@@ -104,7 +104,7 @@ fn salvage(remains: &Remains, survey: Survey, means: &Means<'_>) -> Result<Salva
     let images = pack(remains, &survey, means.check, &files, &mut lost)?;
     let options =
         (means.options)(PageSizes::of(&inspect(&files)?), files.pages.len() / survey.page_bytes as u64)?;
-    let consistent = survey.log.is_some();
+    let consistent = survey.log.is_some() && survey.found.is_empty();
     let recovered = recover(&files, &options, means.redo)?;
     let maintenance = recovered.maintenance;
     maintenance.withhold(lost.iter().map(|lost| lost.page));

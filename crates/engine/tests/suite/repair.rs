@@ -273,21 +273,24 @@ fn closed(entries: u32) -> (SimulatedDisk, Entries, Vec<u64>) {
     }
     drop(table);
     db.close().unwrap();
+    let blocks = images_of_leaves(&disk).into_values().map(|images| images.last_key_value().unwrap().1[0]);
+    let blocks = blocks.collect();
+    (disk, all, blocks)
+}
+
+/// Blocks of the images of leaves of tables, by page and LSN.
+fn images_of_leaves(disk: &SimulatedDisk) -> BTreeMap<u64, BTreeMap<u64, Vec<u64>>> {
     let device = disk.open("pages.terrace", OpenMode::Read).unwrap();
     let mut page = AlignedBuffer::zeroed(PAGE_BYTES as usize);
-    // The newest image of each page.
-    let mut newest: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut images = BTreeMap::<_, BTreeMap<_, Vec<_>>>::new();
     for block in 8..device.len() / PAGE_BYTES {
         device.read_at(block * PAGE_BYTES, &mut page).unwrap();
         let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
         if page[4] == 1 && word(8) > 2 {
-            let newer = newest.get(&word(8)).is_none_or(|(lsn, _)| *lsn < word(16));
-            if newer {
-                newest.insert(word(8), (word(16), block));
-            }
+            images.entry(word(8)).or_default().entry(word(16)).or_default().push(block);
         }
     }
-    (disk, all, newest.into_values().map(|(_, block)| block).collect())
+    images
 }
 
 fn flip(disk: &SimulatedDisk, file: &str, at: u64) {
@@ -340,6 +343,45 @@ fn leaves_are_found_again_when_what_leads_to_them_is_gone() {
         let lost = all.len() - saved.len();
         assert_eq!(lost, 0, "kind {kind}: {report:?}");
     }
+}
+
+/// Regression: the older image of a leaf whose newest one is damaged counted as the last state.
+#[test]
+fn an_older_image_found_without_the_page_table_is_told() {
+    let disk = SimulatedDisk::new(1);
+    let db = open(&disk).unwrap();
+    let table = db.create_table("t").unwrap();
+    let keys: Vec<String> = (0..100).map(|number| format!("{number:06}")).collect();
+    for round in [1u8, 2] {
+        keys.iter().for_each(|key| table.put(key, [round; 200]).unwrap());
+        db.checkpoint().unwrap();
+    }
+    drop(table);
+    db.close().unwrap();
+    let images = images_of_leaves(&disk);
+    let flip_chunks = |damaged: &SimulatedDisk| {
+        let device = damaged.open("pages.terrace", OpenMode::Read).unwrap();
+        let mut page = AlignedBuffer::zeroed(PAGE_BYTES as usize);
+        for block in 8..device.len() / PAGE_BYTES {
+            device.read_at(block * PAGE_BYTES, &mut page).unwrap();
+            if page[4] == 0x43 {
+                flip(damaged, "pages.terrace", block * PAGE_BYTES + 100);
+            }
+        }
+    };
+    let mut outdated = 0;
+    for images in images.values() {
+        let (_, newest) = images.last_key_value().unwrap();
+        let damaged = disk.killed();
+        flip_chunks(&damaged);
+        newest.iter().for_each(|block| flip(&damaged, "pages.terrace", block * PAGE_BYTES + 300));
+        let (report, found) = repair(&damaged).unwrap();
+        let is_old = |key: &&String| found["t"].get(key.as_bytes()).is_some_and(|value| value[0] == 1);
+        let old = keys.iter().filter(is_old).count();
+        outdated += usize::from(old > 0);
+        assert!(old == 0 || !report.consistent, "{old} values are old: {report:?}");
+    }
+    assert!(outdated > 3, "{outdated} leaves");
 }
 
 /// Regression: the log was written over what follows the older superblock's cut. Opening and repair
