@@ -12,7 +12,7 @@
 //! - `change`: a change and its log record
 //! - [`smo`], [`room`]: splits and merges
 //! - [`get`], [`get_many`], [`read_leaf`], [`read_ahead`]: reads
-//! - [`apply`], [`single`], [`chain`]: changes of leaves and long values
+//! - [`apply`], [`single`], [`in_place`], [`chain`]: changes of leaves and long values
 //! - [`release`], [`size`], [`verify`]: freeing, counting and checking
 //! - `raw`: a copy without a page table, for measurements
 
@@ -21,6 +21,7 @@ pub(crate) mod chain;
 mod change;
 mod get;
 mod get_many;
+mod in_place;
 pub(crate) mod node;
 mod part;
 #[cfg(feature = "raw-frames")]

@@ -62,6 +62,12 @@ pub(crate) enum Bug {
     SkipDirectorySync,
     LoseEvictionWrite,
     ReadOwnStaleVersion,
+    /// Old parts of a value are put back in the order of the changes.
+    OldestPartFirst,
+    /// Old parts are put back into the entry, although a whole value is between.
+    WholeValueBetween,
+    /// An old part is kept by its offset in the page.
+    PartByPageOffset,
     /// Range validation ignores foreign keys in flight.
     NoRangeCheck,
     /// The page file shrinks before its superblock is durable.

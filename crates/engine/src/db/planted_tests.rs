@@ -108,6 +108,24 @@ fn catches_read_own_stale_version() {
     });
 }
 
+#[test]
+fn catches_part_by_page_offset() {
+    caught(Bug::PartByPageOffset, || {
+        let db = open(&SimulatedDisk::new(1))?;
+        let table = db.create_table("t").map_err(text)?;
+        table.put("key", "0123456789").map_err(text)?;
+        let snapshot = db.snapshot();
+        table.update_range("key", 4, "ab").map_err(text)?;
+        let seen = snapshot.get(&table, "key").map_err(text)?;
+        expect(seen.as_deref() == Some(b"0123456789"), "a snapshot sees another value")?;
+        for number in 0..60u32 {
+            table.put(number.to_be_bytes(), [0; 100]).map_err(text)?;
+        }
+        let seen = snapshot.get(&table, "key").map_err(text)?;
+        expect(seen.as_deref() == Some(b"0123456789"), "nor after the entry has moved")
+    });
+}
+
 /// A commit over more leaves than frames fails halfway; nothing may change.
 fn failed_halfway() -> Result<(), String> {
     let disk = SimulatedDisk::new(1);

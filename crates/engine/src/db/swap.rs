@@ -121,9 +121,9 @@ impl Shared {
     ) -> Result<bool> {
         let inline = max_inline_value(table.state().tree.page_bytes(), key.len());
         if key.len() <= MAX_KEY_BYTES && bytes.len() <= inline {
-            let single = Single { key, new: New::Part { at, bytes } };
+            let single = Single { key, new: New::Part { at, bytes, sees_all: false } };
             let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
-                before.is_none_or(|before| Part::at(at, bytes.len()).of(before.value.len()).is_some())
+                before.is_none_or(|before| Part::at(at, bytes.len()).of(before.length).is_some())
             })?;
             if let SingleEnd::Committed(committed) = end {
                 return Ok(committed.existed);

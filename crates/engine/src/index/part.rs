@@ -7,6 +7,11 @@ use crate::error::{Error, Result};
 pub(crate) trait Wanted: Copy {
     fn part(self) -> Part;
 
+    /// Offset of the first of them.
+    fn start(self) -> usize {
+        self.part().start
+    }
+
     /// The wanted bytes of a value of `length` bytes; `None` if they are not inside.
     #[inline]
     fn of(self, length: usize) -> Option<Range<usize>> {

@@ -2,20 +2,25 @@
 //!
 //! Unlike [`super::apply`], a callback draws the timestamp under the leaf's latch, so that
 //! `visible` soon passes it. All that may wait comes before the latch: descent, splits, log space.
-//! Under it the commit draws, appends and stores: the entry's own words if its size is unchanged,
-//! else the changed copy of the leaf.
+//! Under it the commit draws, appends and stores: words of the entry if its size is unchanged
+//! ([`super::in_place`]), else the changed copy of the leaf.
+//!
+//! A change of a part of a value reads and writes no other part of it, so that a line-grained page
+//! loads and dirties few lines.
 
 use super::change::describe_op;
 use super::get::{access_child, node_of_partial, partial};
+use super::in_place::InPlace;
 use super::node::edit::damaged_page;
 use super::node::leaf;
 use super::node::op::NodeOp;
 use super::node::split;
-use super::node::{Body, Entry, LEAF, Node, SLOT, align8, entry_header, slots_at};
+use super::node::{Entry, Node};
 use super::smo::{SPLITS_MAX, make_room};
 use super::tree::{Detour, Scratch, Seek, Tree, fetch, looked_in_middle, retry_write, with_scratch};
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::planted::{Bug, planted};
 use crate::pool::view::View;
 use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, Unread};
 use crate::wal::Kind;
@@ -32,8 +37,8 @@ pub(crate) enum New<'a> {
     /// A value, which fits into a leaf.
     Value(&'a [u8]),
     /// The old value with other `bytes` from `at` on. The caller's `begin` refuses one that is too
-    /// short.
-    Part { at: usize, bytes: &'a [u8] },
+    /// short. It sees the bytes there, or the whole value if `sees_all`.
+    Part { at: usize, bytes: &'a [u8], sees_all: bool },
     /// No entry.
     Nothing,
 }
@@ -44,13 +49,9 @@ impl<'a> New<'a> {
         value.map_or(New::Nothing, New::Value)
     }
 
-    /// Bytes of the new value, which replaces that of `old`.
-    fn length(&self, old: Option<Entry>) -> Option<usize> {
-        match self {
-            New::Value(value) => Some(value.len()),
-            New::Part { .. } => old.map(|old| old.value_length),
-            New::Nothing => None,
-        }
+    /// Bytes of a whole new value.
+    fn length(&self) -> Option<usize> {
+        if let New::Value(value) = self { Some(value.len()) } else { None }
     }
 }
 
@@ -64,16 +65,28 @@ impl<'a> Single<'a> {
                 None => NodeOp::LeafPut { key, timestamp, flags: 0, value },
             },
             New::Part { .. } | New::Nothing if old.is_none() => return None,
-            New::Part { at, bytes } => NodeOp::LeafPatch { key, timestamp, at, bytes },
+            New::Part { at, bytes, .. } => NodeOp::LeafPatch { key, timestamp, at, bytes },
             New::Nothing => NodeOp::LeafRemove { key },
         })
     }
 }
 
+/// The entry that a change replaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before<'a> {
     pub(crate) timestamp: Timestamp,
+    /// Bytes of its value.
+    pub(crate) length: usize,
+    /// Offset of `value` in it.
+    pub(crate) at: usize,
+    /// The value, or the part that changes.
     pub(crate) value: &'a [u8],
+}
+
+impl<'a> Before<'a> {
+    fn of(entry: &Entry, at: usize, value: &'a [u8]) -> Before<'a> {
+        Before { timestamp: entry.timestamp, length: entry.value_length, at, value }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +137,13 @@ impl Leaf<'_> {
 enum Plan<'a> {
     Over(SingleOutcome),
     NoRoom,
-    Change { op: NodeOp<'a>, old: Option<Entry>, value_slot: Option<ValueSlot> },
+    Change {
+        op: NodeOp<'a>,
+        old: Option<Entry>,
+        /// Offset of the bytes copied from the old value.
+        copied_at: usize,
+        in_place: Option<InPlace>,
+    },
 }
 
 /// Why a descent does not reach a whole leaf.
@@ -188,15 +207,7 @@ pub(crate) fn apply_single(
         match retry_write(tree.root, attempt)? {
             Attempt::Over(outcome) => return Ok(outcome),
             Attempt::NoRoom => {
-                make_room(
-                    tree,
-                    pool,
-                    &mut None,
-                    &mut None,
-                    0,
-                    single.key,
-                    single.new.length(None).unwrap_or(0),
-                )?;
+                make_room(tree, pool, &mut None, &mut None, 0, single.key, single.new.length().unwrap_or(0))?;
             }
         }
     }
@@ -216,21 +227,21 @@ fn try_single(
         Err(Away::Retry(stop)) => return Err(stop),
     };
     let plan = match &leaf {
-        Leaf::Whole(leaf) => plan(&Node::new(leaf.view()), single, &mut scratch.old, || {
+        Leaf::Whole(leaf) => plan(&Node::new(leaf.view()), single, scratch, |at, bytes| {
             leaf.copied_lines(|view, lines| {
-                let found = leaf::find(&Node::new(view), single.key);
-                found.iter().for_each(|entry| lines.add(entry.value_at, entry.value_length));
+                leaf::find(&Node::new(view), single.key);
+                lines.add(at, bytes);
             });
         }),
-        Leaf::Partial(leaf) => plan(&node_of_partial(leaf)?, single, &mut scratch.old, || {}),
+        Leaf::Partial(leaf) => plan(&node_of_partial(leaf)?, single, scratch, |_, _| {}),
     };
-    let (op, old, value_slot) = match plan {
+    let (op, old, copied_at, in_place) = match plan {
         Plan::Over(outcome) => return leaf.validate().map(|()| Attempt::Over(outcome)),
         Plan::NoRoom => return leaf.validate().map(|()| Attempt::NoRoom),
-        Plan::Change { op, old, value_slot } => (op, old, value_slot),
+        Plan::Change { op, old, copied_at, in_place } => (op, old, copied_at, in_place),
     };
     if let Leaf::Partial(leaf) = &leaf {
-        load_for_change(pool, leaf, value_slot)?;
+        load_for_change(pool, leaf, in_place)?;
     }
     let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE).set_commit();
     describe_op(record, leaf.id(), &op);
@@ -242,7 +253,7 @@ fn try_single(
         Leaf::Whole(leaf) => leaf.upgrade()?,
         Leaf::Partial(leaf) => leaf.upgrade()?,
     };
-    let before = old.map(|old| Before { timestamp: old.timestamp, value: &scratch.old });
+    let before = old.map(|old| Before::of(&old, copied_at, &scratch.old));
     let Some(timestamp) = begin(before)? else {
         return Ok(Attempt::Over(SingleOutcome::NoTimestamp));
     };
@@ -250,10 +261,12 @@ fn try_single(
     let record = scratch.record.set_transaction(timestamp);
     op.stamp(record.only_payload_mut(), timestamp);
     let mut underfull = false;
-    let appended = match value_slot {
-        Some(slot) => {
-            slot.write(op, &scratch.old, &mut scratch.entry);
-            pool.change(record, Some(&mut reservation), [Edit::Patch(&mut leaf, slot.at, &scratch.entry)])?
+    let appended = match in_place {
+        Some(in_place) => {
+            in_place.write(op, &scratch.old, &mut scratch.entry);
+            let stamp = timestamp.0.to_le_bytes();
+            let pieces = in_place.pieces(&stamp, &scratch.entry);
+            pool.change(record, Some(&mut reservation), [Edit::Patch(&mut leaf, &pieces)])?
         }
         None => {
             leaf.copy(&mut scratch.page);
@@ -268,13 +281,13 @@ fn try_single(
     Ok(Attempt::Over(SingleOutcome::Done { end: appended.end, existed, underfull }))
 }
 
-/// Loads what a change of a partial leaf needs: the lines of an entry that keeps its size, else all
+/// Loads what a change of a partial leaf needs: the lines of words changed in place, else all
 /// lines, and then the change restarts.
 #[cold]
 #[inline(never)]
-fn load_for_change(pool: &Pool, leaf: &PartialGuard<'_>, slot: Option<ValueSlot>) -> Result<(), Retry> {
-    if let Some(slot) = slot {
-        leaf.load_for_change(slot.at, slot.bytes);
+fn load_for_change(pool: &Pool, leaf: &PartialGuard<'_>, in_place: Option<InPlace>) -> Result<(), Retry> {
+    if let Some(in_place) = in_place {
+        in_place.load(leaf);
         return Ok(());
     }
     leaf.validate()?;
@@ -285,12 +298,13 @@ fn load_for_change(pool: &Pool, leaf: &PartialGuard<'_>, slot: Option<ValueSlot>
     }
 }
 
-/// Looks for the key in the leaf, and copies its value to `old_value`. Calls `copied` after that.
+/// Looks for the key in the leaf, and copies its value, or the part that changes, to `scratch.old`.
+/// Calls `copied` after that, with the position and number of the bytes.
 fn plan<'a, V: View>(
     node: &Node<V>,
     single: Single<'a>,
-    old_value: &mut Vec<u8>,
-    copied: impl FnOnce(),
+    scratch: &mut Scratch,
+    copied: impl FnOnce(usize, usize),
 ) -> Plan<'a> {
     let Single { key, new } = single;
     let (index, found) = node.lower_bound(key);
@@ -298,86 +312,52 @@ fn plan<'a, V: View>(
     if old.is_some_and(|old| old.is_overflow()) {
         return Plan::Over(SingleOutcome::Large);
     }
-    old_value.clear();
+    scratch.old.clear();
+    let (mut copied_at, mut in_place) = (0, None);
     if let Some(old) = &old {
-        node.append_value(old, old_value);
-        copied();
+        match new {
+            New::Part { .. } => (copied_at, in_place) = copy_part(node, index, old, single, scratch),
+            New::Value(_) | New::Nothing => node.append_value(old, &mut scratch.old),
+        }
+        copied(old.value_at + copied_at, scratch.old.len());
     }
     if let New::Value(value) = new
         && !leaf::has_room_beside(node, old.as_ref(), key, value.len())
     {
         return Plan::NoRoom;
     }
-    let Some(op) = single.op(old.map(|_| &old_value[..])) else {
+    let Some(op) = single.op(old.map(|_| &scratch.old[..])) else {
         return Plan::Over(SingleOutcome::Absent);
     };
-    let value_slot =
-        old.zip(new.length(old)).and_then(|(old, length)| in_place(node, index, &old, key, length));
-    Plan::Change { op, old, value_slot }
-}
-
-/// The position of an entry that keeps its size.
-#[derive(Clone, Copy)]
-struct ValueSlot {
-    /// In the page.
-    at: usize,
-    /// In the key.
-    suffix_at: usize,
-    bytes: usize,
-}
-
-impl ValueSlot {
-    /// Writes the entry to `to` as `op` makes it of `old`.
-    fn write(&self, op: NodeOp<'_>, old: &[u8], to: &mut Vec<u8>) {
-        to.resize(self.bytes, 0);
-        match op {
-            NodeOp::LeafPut { key, timestamp, flags, value } => {
-                Body::Leaf { timestamp, flags, value }.write(&key[self.suffix_at..], to);
-            }
-            NodeOp::LeafPatch { key, timestamp, at, bytes } => {
-                let suffix = &key[self.suffix_at..];
-                Body::Leaf { timestamp, flags: 0, value: old }.write(suffix, to);
-                let at = entry_header(LEAF) + suffix.len() + at;
-                to[at..at + bytes.len()].copy_from_slice(bytes);
-            }
-            other => unreachable!("{other:?} leaves no value in its place"),
-        }
+    if let (Some(old), Some(length)) = (&old, new.length()) {
+        in_place = InPlace::entry(node, index, old, key, length);
     }
+    Plan::Change { op, old, copied_at, in_place }
 }
 
-/// Where a value of `length` bytes can overwrite the entry at `index`, if possible.
-fn in_place<V: View>(
+/// Where a change of a part overwrites the value of `old`, if it can do so in place. Copies the
+/// words there to `scratch.entry`.
+///
+/// Copies the old bytes to `scratch.old`, and returns their offset first: all of the value if
+/// `begin` sees it all, or if the part is not in place.
+#[inline(never)]
+fn copy_part<V: View>(
     node: &Node<V>,
     index: usize,
     old: &Entry,
-    key: &[u8],
-    length: usize,
-) -> Option<ValueSlot> {
-    let (at, suffix_at) = (node.slot(index).at(), node.prefix());
-    // A changing or damaged page may say anything; the general path reports damage.
-    let suffix_length = key.len().checked_sub(suffix_at)?;
-    let bytes = |value_length| align8(entry_header(LEAF) + suffix_length + value_length);
-    let (now, before) = (bytes(length), bytes(old.value_length));
-    let heap = node.heap_start().max(slots_at(LEAF) + node.count() * SLOT);
-    let inside = at >= heap && at + now <= node.page_bytes();
-    (now == before && inside).then_some(ValueSlot { at, suffix_at, bytes: now })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A frame reused between descent and read may show this.
-    #[test]
-    fn a_key_shorter_than_the_prefix_is_not_in_place() {
-        let mut page = vec![0; 4096];
-        let prefix = [b'p'; 40];
-        leaf::init(&mut page, PageId(9), &prefix, Some(&[&prefix[..], b"x"].concat()));
-        leaf::put(&mut page, &prefix, Timestamp(1), 0, b"value").unwrap();
-        let node = Node::new(&page[..]);
-        let (index, found) = node.lower_bound(b"k");
-        assert!(found, "the entry without a suffix passes for the key's");
-        assert!(in_place(&node, index, &node.entry(index), b"k", 5).is_none());
-        assert!(in_place(&node, index, &node.entry(index), &prefix, 5).is_some());
+    single: Single<'_>,
+    scratch: &mut Scratch,
+) -> (usize, Option<InPlace>) {
+    let New::Part { at, bytes, sees_all } = single.new else { unreachable!("a part changes") };
+    let in_place = InPlace::part(node, index, old, single.key, (at, bytes.len()), &mut scratch.entry);
+    match in_place {
+        Some(InPlace::Part { from, .. }) if !sees_all => {
+            scratch.old.extend_from_slice(&scratch.entry[from..from + bytes.len()]);
+            (if planted(Bug::PartByPageOffset) { old.value_at + at } else { at }, in_place)
+        }
+        _ => {
+            node.append_value(old, &mut scratch.old);
+            (0, in_place)
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::guard::WriteGuard;
 use super::page_table::Location;
 use super::replacement::FrameReservation;
 use super::resident::class_of_page;
+use super::view::Piece;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
@@ -74,8 +75,8 @@ impl Drop for NewPage<'_> {
 /// A change of one page, which stamps it with the LSN.
 pub(crate) enum Edit<'a, 'p> {
     Update(&'a mut WriteGuard<'p>, &'a mut [u8]),
-    /// Replaces whole words behind the header, at a multiple of eight.
-    Patch(&'a mut WriteGuard<'p>, usize, &'a [u8]),
+    /// Replaces words behind the header, in the order of the page.
+    Patch(&'a mut WriteGuard<'p>, &'a [Piece<'a>]),
     Create(NewPage<'p>, &'a mut [u8]),
     /// Frees the page; its id is reusable once the record is durable.
     Free(WriteGuard<'p>),
@@ -142,8 +143,8 @@ impl Pool {
                     guard.store(content);
                     guard.note_change(lsn);
                 }
-                Edit::Patch(guard, at, content) => {
-                    guard.patch(at, content, lsn);
+                Edit::Patch(guard, pieces) => {
+                    guard.patch(pieces, lsn);
                     guard.note_change(lsn);
                 }
                 Edit::Create(new, content) => {

@@ -14,7 +14,7 @@ use super::page_table::{Entry, Location};
 use super::retry::Retry;
 use super::tier::{Seen, partial};
 use super::tiers::Tiers;
-use super::view::{Racy, View};
+use super::view::{Piece, Racy, View};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::mapping_word::MappingWord;
@@ -222,8 +222,7 @@ impl<'p> WriteGuard<'p> {
                 &self.tiers.resident,
                 self.id,
                 self.frame,
-                0,
-                content,
+                &[Piece { at: 0, bytes: content }],
             );
         }
         self.make_whole();
@@ -233,23 +232,27 @@ impl<'p> WriteGuard<'p> {
 
 impl WriteGuard<'_> {
     /// Publishes part of the content, for `Pool::change`.
-    pub(super) fn patch(&mut self, at: usize, content: &[u8], lsn: Lsn) {
-        debug_assert!(at >= page::HEADER_BYTES && at.is_multiple_of(8) && content.len().is_multiple_of(8));
+    pub(super) fn patch(&mut self, pieces: &[Piece<'_>], lsn: Lsn) {
         self.changed = true;
-        if is_middle(self.frame) {
+        let are_words = |piece: &Piece<'_>| piece.at.is_multiple_of(8) && piece.bytes.len().is_multiple_of(8);
+        debug_assert!(pieces.iter().all(|piece| piece.at >= page::HEADER_BYTES && are_words(piece)));
+        let is_middle = is_middle(self.frame);
+        if is_middle || self.is_partial() {
             let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
-            middle.change_in_place(resident, self.id, self.frame, at / 8, content);
-            let lsn = lsn.0.to_le_bytes();
-            return middle.change_in_place(resident, self.id, self.frame, page::LSN_AT / 8, &lsn);
+            let stamp = lsn.0.to_le_bytes();
+            let stamp = [Piece { at: page::LSN_AT, bytes: &stamp }];
+            if is_middle {
+                middle.change_in_place(resident, self.id, self.frame, pieces);
+                middle.change_in_place(resident, self.id, self.frame, &stamp);
+            } else {
+                let pieces = pieces.iter().chain(&stamp);
+                pieces.for_each(|piece| partial::change(middle, resident, self.id, self.frame, piece));
+            }
+            return;
         }
-        if self.is_partial() {
-            let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
-            partial::change(middle, resident, self.id, self.frame, at / 8, content);
-            let lsn = lsn.0.to_le_bytes();
-            return partial::change(middle, resident, self.id, self.frame, page::LSN_AT / 8, &lsn);
-        }
-        self.view().set_bytes(at / 8, content);
-        self.view().set_word(page::LSN_AT / 8, lsn.0);
+        let view = self.view();
+        pieces.iter().for_each(|piece| view.set_bytes(piece.at / 8, piece.bytes));
+        view.set_word(page::LSN_AT / 8, lsn.0);
     }
 
     /// Notes a change by the record at `lsn`.

@@ -17,7 +17,7 @@ use super::page_table::Location;
 use super::partition::Partition;
 use super::tier::migration::{Access, CleanVictims, Migration};
 use super::tier_tests::{Whereabouts, evict, policy, stats, whereabouts};
-use super::view::View;
+use super::view::{Piece, View};
 use super::{
     Edit, MiddleOptions, PartialGuard, Pool, PoolOptions, Retry, TierOptions, Unread, frame_bytes, operation,
 };
@@ -123,7 +123,8 @@ pub(super) fn change_by_lines(pool: &Pool, id: PageId, round: u64) -> bool {
     let bytes = word_after(id, round).to_le_bytes().repeat(32);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     record.change_bytes(id, HEADER_BYTES as u32, &bytes);
-    let edit = Edit::Patch(&mut guard, HEADER_BYTES, &bytes);
+    let pieces = [Piece { at: HEADER_BYTES, bytes: &bytes }];
+    let edit = Edit::Patch(&mut guard, &pieces);
     pool.change(&mut record, Some(&mut reservation), [edit]).unwrap();
     true
 }

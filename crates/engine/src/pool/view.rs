@@ -13,6 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_io::copy_words;
 
+/// New bytes of whole words of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece<'a> {
+    /// In the page, a multiple of eight.
+    pub(crate) at: usize,
+    pub(crate) bytes: &'a [u8],
+}
+
 /// Bytes of one page, little-endian; reads outside give zeros.
 pub(crate) trait View: Copy {
     fn len(&self) -> usize;

@@ -4,6 +4,7 @@ use super::mvcc::Mvcc;
 use super::scan::stored;
 use super::snapshots::SnapshotHandle;
 use super::table::TableState;
+use super::versions::OldValue;
 use crate::error::{Error, Result};
 use crate::ids::Timestamp;
 use crate::index::chain::{read_value, read_value_to};
@@ -206,12 +207,40 @@ impl Mvcc {
                 Held::Outside(length) => return wanted.inside(length).map(|_| true),
                 Held::Overflow(reference) => Some(Stored::Overflow(reference)),
             },
-            newer => match self.old_version(table, key, at)? {
-                None if newer.is_some() => return Err(Error::SnapshotTooOld),
-                old => old.flatten(),
+            Some(Copied { held, .. }) => return self.find_below(table, key, at, held, wanted, value),
+            None => match self.versions.read(table.id, key, at) {
+                Some(old) => stored(old.value)?,
+                None => None,
             },
         };
         self.load_to(stored, wanted, value)
+    }
+
+    /// [`Mvcc::find_at`] if the entry is newer, of which `value` has the wanted bytes.
+    fn find_below<W: Wanted>(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        at: Timestamp,
+        newer: Held,
+        wanted: W,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let bytes = if newer == Held::Inline { &value[..] } else { &[] };
+        let part = OldValue::Part { at: wanted.start(), bytes };
+        let old = match newer {
+            Held::Inline | Held::Outside(_) => self.versions.read_below(table.id, key, at, &part),
+            Held::Overflow(_) => self.versions.read(table.id, key, at),
+        };
+        match (old.ok_or(Error::SnapshotTooOld)?.value, newer) {
+            // A change of a part keeps the value's length.
+            (OldValue::Part { .. }, Held::Outside(length)) => wanted.inside(length).map(|_| true),
+            (OldValue::Part { bytes, .. }, _) => {
+                *value = bytes;
+                Ok(true)
+            }
+            (old, _) => self.load_to(stored(old)?, wanted, value),
+        }
     }
 
     /// The value of `key` at time `at`, where the tree holds `found`.
@@ -222,19 +251,18 @@ impl Mvcc {
         at: Timestamp,
         found: Option<Found>,
     ) -> Result<Option<Stored>> {
-        match found {
-            Some(Found { timestamp, value }) if timestamp <= at => Ok(Some(value)),
-            newer => match self.old_version(table, key, at)? {
-                Some(old) => Ok(old),
-                None if newer.is_none() => Ok(None),
-                None => Err(Error::SnapshotTooOld),
-            },
+        let old = match &found {
+            Some(Found { timestamp, .. }) if *timestamp <= at => return Ok(found.map(|found| found.value)),
+            Some(Found { value: Stored::Inline(value), .. }) => {
+                self.versions.read_below(table.id, key, at, &OldValue::Inline(value))
+            }
+            Some(Found { value: Stored::Overflow(_), .. }) | None => self.versions.read(table.id, key, at),
+        };
+        match old {
+            Some(old) => stored(old.value),
+            None if found.is_none() => Ok(None),
+            None => Err(Error::SnapshotTooOld),
         }
-    }
-
-    /// The old version of `key` at time `at`, if one is kept; it may be an absence.
-    fn old_version(&self, table: &TableState, key: &[u8], at: Timestamp) -> Result<Option<Option<Stored>>> {
-        self.versions.read(table.id, key, at).map(|old| stored(old.value)).transpose()
     }
 
     pub(crate) fn load(&self, value: Option<Stored>) -> Result<Option<Vec<u8>>> {

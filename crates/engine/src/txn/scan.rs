@@ -359,7 +359,11 @@ impl Scan {
         let (key, timestamp) = (rows.key(index), rows.timestamp(index));
         set(bound, key, false);
         if let Some(at) = self.at.filter(|&at| timestamp > at) {
-            let old = mvcc.versions.read(table.id, key, at);
+            let old = if rows.flags(index) & OVERFLOW == 0 {
+                mvcc.versions.read_below(table.id, key, at, &OldValue::Inline(rows.value(index)))
+            } else {
+                mvcc.versions.read(table.id, key, at)
+            };
             let Some(OldVersion { timestamp, value }) = old else {
                 // Every commit pushes what it replaces, so the version was dropped: the snapshot
                 // was given up.
@@ -394,6 +398,7 @@ pub(crate) fn stored(value: OldValue) -> Result<Option<Stored>> {
     Ok(match value {
         OldValue::Absent => None,
         OldValue::Inline(bytes) => Some(Stored::Inline(bytes)),
+        OldValue::Part { .. } => unreachable!("the reader had the whole entry, so it gets a whole value"),
         OldValue::Overflow(OverflowRef(bytes)) => {
             Some(Stored::Overflow(Reference::decode(&bytes).expect("sixteen bytes are a reference")))
         }

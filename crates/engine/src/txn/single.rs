@@ -63,6 +63,7 @@ impl Mvcc {
         // Only a thread alone inside the gate drops a table, so this holds until the end.
         table.check()?;
         let lock = self.locks.lock_one(me, table.id, single.key);
+        let single = self.with_sight(table, single);
         let mut drawn = None;
         let mut full = None;
         let (end, existed, underfull) = loop {
@@ -111,6 +112,13 @@ impl Mvcc {
         Ok(SingleEnd::Committed(Committed { timestamp, existed }))
     }
 
+    /// A change of a part that sees the whole value if the old version shall have it.
+    fn with_sight<'a>(&self, table: &TableState, single: Single<'a>) -> Single<'a> {
+        let New::Part { at, bytes, .. } = single.new else { return single };
+        let sees_all = self.versions.wants_whole(table.id, single.key, || self.oldest());
+        Single { new: New::Part { at, bytes, sees_all }, ..single }
+    }
+
     /// Draws the timestamp and pushes the old version, under the leaf's latch.
     ///
     /// `None` if the clock's window is full; `full` is then the timestamp to wait for.
@@ -132,7 +140,11 @@ impl Mvcc {
         let timestamp = ticket.timestamp();
         let old = match before {
             Some(before) if before.timestamp >= timestamp => return Err(self.never_drawn(before.timestamp)),
-            Some(before) => OldVersion { timestamp: before.timestamp, value: OldValue::Inline(before.value) },
+            Some(Before { timestamp, length, at, value: bytes }) => {
+                let is_whole = bytes.len() == length;
+                let value = if is_whole { OldValue::Inline(bytes) } else { OldValue::Part { at, bytes } };
+                OldVersion { timestamp, value }
+            }
             None => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
         };
         let removes = matches!(single.new, New::Nothing);

@@ -10,7 +10,8 @@
 //!
 //! Every change pushes, so versions have no gaps. At time `t` the version with the lowest
 //! superseding timestamp above `t` counts, else the tree's entry. Commits push before they change
-//! the page and readers read the page first, so they miss neither.
+//! the page and readers read the page first, so they miss neither. A change of a part of a value
+//! pushes that part only (`versions/chain.rs`).
 //!
 //! **Chains.** Keys with one hash share a chain, newest version first. A commit locks that hash
 //! before it draws its timestamp, so a chain has one writer and timestamps fall from the head on. A
@@ -26,6 +27,7 @@
 //! Locks: one mutex per queue, below it one for the free chunks; one per part of the deleted keys.
 
 mod arena;
+mod chain;
 mod deleted;
 mod queue;
 mod record;
@@ -34,9 +36,10 @@ mod version;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use self::arena::Arena;
+use self::chain::{Chain, Read, WHOLE_EVERY};
 use self::deleted::DeletedKeys;
 use self::queue::Queue;
-use self::record::{Header, New, RECORD_BYTES_MIN};
+use self::record::{New, RECORD_BYTES_MIN};
 pub(crate) use self::version::{Collected, OldValue, OldVersion, OverflowRef};
 use self::version::{Link, QUEUES_MAX};
 use super::{Key, KeyRange, Padded, hash_key, thread_number};
@@ -122,8 +125,7 @@ impl Versions {
         if deletes {
             self.deleted.insert(table, &Key::from(key), superseded_at);
         }
-        let head = self.head(table, key);
-        let below = Link(head.load(Relaxed));
+        let below = self.newest(table, key);
         let (jump, depth) = self.jump_over(below);
         let new = New { table, key, superseded_at, deletes, old, below, jump, depth };
         let queue = &self.queues[thread_number() as usize % self.queues.len()];
@@ -136,8 +138,22 @@ impl Versions {
             return Err(Error::Full { what: what.into() });
         };
         // Release: publishes the version behind the link.
-        head.store(link.0, Release);
+        self.head(table, key).store(link.0, Release);
         Ok(())
+    }
+
+    /// The newest version of the chain of `key`, which is locked.
+    fn newest(&self, table: TableId, key: &[u8]) -> Link {
+        Link(self.head(table, key).load(Relaxed))
+    }
+
+    /// Whether the next version of `key` has a whole value: in a long chain, if a snapshot needs
+    /// the version before. The key is locked.
+    pub(crate) fn wants_whole(&self, table: TableId, key: &[u8], oldest: impl FnOnce() -> Timestamp) -> bool {
+        let newest = self.arena.header(self.newest(table, key));
+        newest.is_some_and(|newest| {
+            (newest.depth + 1).is_multiple_of(WHOLE_EVERY) && newest.superseded_at > oldest()
+        })
     }
 
     /// The jump target and the depth of a version above `below`.
@@ -184,7 +200,7 @@ impl Versions {
         superseded_at: Timestamp,
         found: impl FnOnce(Link, bool),
     ) {
-        let mut link = Link(self.head(table, key).load(Relaxed));
+        let mut link = self.newest(table, key);
         while let Some(header) = self.arena.header(link)
             && header.superseded_at >= superseded_at
         {
@@ -196,49 +212,30 @@ impl Versions {
         debug_assert!(false, "it was pushed, and is above all that may be dropped");
     }
 
-    /// The version of `key` at time `at`; call it after reading the page.
+    /// The version of `key` at time `at`; call it after reading the page without an inline value.
     ///
     /// [`OldValue::Absent`] if the key was absent. `None`: the page's entry, or its absence,
     /// counts; if that entry is newer than `at`, the snapshot was given up.
     pub(crate) fn read(&self, table: TableId, key: &[u8], at: Timestamp) -> Option<OldVersion> {
+        self.find(Read { table, key, at, value: None })
+    }
+
+    /// [`Versions::read`] if the page has `newer`, an inline value written after `at`, or a part of
+    /// one. Then the version may be the same part.
+    pub(crate) fn read_below(
+        &self,
+        table: TableId,
+        key: &[u8],
+        at: Timestamp,
+        newer: &OldValue<&[u8]>,
+    ) -> Option<OldVersion> {
+        self.find(Read { table, key, at, value: Some(newer) })
+    }
+
+    fn find(&self, read: Read<'_>) -> Option<OldVersion> {
         // Acquire: pairs with the store in `push`.
-        let head = Link(self.head(table, key).load(Acquire));
-        let found = match self.lowest_above(head, at) {
-            Some((link, header)) if !header.is_retracted() && self.arena.is_of(link, table, key) => {
-                Some(link)
-            }
-            Some(_) => self.lowest_of(head, table, key, at),
-            None => None,
-        };
-        // Written after `at`: the right version was dropped, and the snapshot given up.
-        self.arena.version(found?).filter(|version| version.timestamp <= at)
-    }
-
-    /// A chain's lowest version superseded above `at`, of any key.
-    fn lowest_above(&self, head: Link, at: Timestamp) -> Option<(Link, Header)> {
-        let above = |link: Link| self.arena.header(link).filter(|header| header.superseded_at > at);
-        let mut found = (head, above(head)?);
-        loop {
-            let next = [found.1.jump, found.1.below].into_iter().find_map(|link| Some((link, above(link)?)));
-            match next {
-                Some(next) => found = next,
-                None => return Some(found),
-            }
-        }
-    }
-
-    /// One key's lowest version superseded above `at`, for shared chains.
-    #[cold]
-    fn lowest_of(&self, head: Link, table: TableId, key: &[u8], at: Timestamp) -> Option<Link> {
-        let mut found = None;
-        let mut link = head;
-        while let Some(header) = self.arena.header(link).filter(|header| header.superseded_at > at) {
-            if !header.is_retracted() && self.arena.is_of(link, table, key) {
-                found = Some(link);
-            }
-            link = header.below;
-        }
-        found
+        let head = Link(self.head(read.table, read.key).load(Acquire));
+        Chain::new(&self.arena, head).version(read)
     }
 
     /// Whether no snapshot can miss a deleted key of `table`. Ask after reading the leaf.

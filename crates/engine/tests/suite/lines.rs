@@ -292,3 +292,56 @@ fn puts_of_keys_with_much_in_common_load_the_lines_that_they_write() {
         assert!(now.promoted_mini > 100 && now.widened > 100, "{common} bytes: {now:?}");
     }
 }
+
+/// Lines that each change of a value of 1000 bytes loads and dirties, of a page that is not in
+/// DRAM, and the mini pages that got a frame.
+fn lines_per_change(mini_pages: bool, change: impl Fn(&Table, u32)) -> (f64, f64, u64) {
+    const CHANGES: u32 = 100;
+    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20);
+    let builder = builder.page_size(PAGE_BYTES).backend(Backend::Frames).mode(Mode::Inline).seed(1);
+    let builder = builder.middle("simulated:dram,8MiB".parse().unwrap()).lines(64).mini_pages(mini_pages);
+    let time = Time::Virtual(Arc::new(VirtualTime::new(1)));
+    let builder = builder.policy("1,1,1,1".parse().unwrap()).simulated_time(time);
+    let db = builder.record_cache(RecordCache::Off).durability(Durability::Buffered).open("").unwrap();
+    let (table, others) = (db.create_table("t").unwrap(), db.create_table("others").unwrap());
+    (0..300).for_each(|number| table.put(key(number), [1; FIELDS * FIELD_BYTES]).unwrap());
+    (0..3000).for_each(|number| others.put(key(number), [1; 1000]).unwrap());
+    let push_out = || (0..3000).for_each(|number| _ = others.get(key(number)).unwrap());
+    push_out();
+    let (start, mut loaded, mut widened) = (middle(&db), 0, 0);
+    for number in 0..CHANGES {
+        // Each of another page than the one before.
+        let number = number * 61 % 300;
+        let before = middle(&db);
+        change(&table, number);
+        let now = middle(&db).since(&before);
+        assert!(now.promoted_partial > 0 && now.made_whole == 0, "change of {number}: {now:?}");
+        loaded += now.lines_loaded;
+        widened += now.widened;
+        push_out();
+    }
+    assert_eq!(db.verify().unwrap().errors, []);
+    let now = middle(&db).since(&start);
+    let each = |lines: u64| lines as f64 / f64::from(CHANGES);
+    (each(loaded), each(now.lines_demoted), widened)
+}
+
+/// The LSN, slots, the timestamp, and the two or three lines of the field.
+#[test]
+fn a_change_of_a_field_loads_and_dirties_the_lines_that_it_touches() {
+    let field = |table: &Table, number: u32| {
+        let at = number as usize % FIELDS * FIELD_BYTES;
+        assert!(table.update_range(key(number), at, [2; FIELD_BYTES]).unwrap());
+    };
+    let whole = |table: &Table, number: u32| table.put(key(number), [2; FIELDS * FIELD_BYTES]).unwrap();
+    for mini_pages in [false, true] {
+        let (loaded, dirtied, widened) = lines_per_change(mini_pages, field);
+        println!("mini pages {mini_pages}: a field loads {loaded} lines and dirties {dirtied}");
+        assert!((4.0..8.0).contains(&loaded) && (3.5..5.0).contains(&dirtied), "{loaded}, {dirtied} lines");
+        assert_eq!(widened, 0, "all lines have room in a mini page");
+        let (loaded, dirtied, widened) = lines_per_change(mini_pages, whole);
+        println!("a value {loaded}, {dirtied}");
+        assert!(loaded > 17.0 && dirtied > 17.0, "{loaded}, {dirtied} lines");
+        assert_eq!(widened > 0, mini_pages);
+    }
+}

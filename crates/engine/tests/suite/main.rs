@@ -29,6 +29,7 @@ mod lookup;
 mod middle_file;
 mod model;
 mod named_snapshots;
+mod old_parts;
 mod page_sizes;
 mod pages;
 mod parts;

@@ -343,6 +343,11 @@ impl<V: View> Node<V> {
         self.view.append_to(entry.value_at + part.start, part.len(), to);
     }
 
+    /// Copies bytes of the page.
+    pub(in crate::index) fn copy_to(&self, at: usize, to: &mut [u8]) {
+        self.view.copy_to(at, to);
+    }
+
     #[inline]
     pub(crate) fn append_value(&self, entry: &Entry, to: &mut Vec<u8>) {
         self.view.append_to(entry.value_at, entry.value_length, to);

@@ -22,6 +22,7 @@ use crate::ids::PageId;
 use crate::pool::frames::partition::{class_of, index_of, is_middle};
 use crate::pool::lines::LineSet;
 use crate::pool::resident::Resident;
+use crate::pool::view::Piece;
 
 /// Lines per search: header and first slots, later slot, key, value.
 pub(in crate::pool) const LINES_PER_SEARCH: u64 = 4;
@@ -114,21 +115,23 @@ impl MiddleTier {
         charge.map(Charge::finish);
     }
 
-    /// Replaces content of page `id` in `frame` from word `first` on.
+    /// Replaces `pieces` of page `id` in `frame`, which are in its order.
     ///
-    /// Stores words that differ and charges their lines. The caller holds the exclusive latch.
+    /// Stores words that differ and charges their lines, each once. The caller holds the exclusive
+    /// latch.
     pub(in crate::pool) fn change_in_place(
         &self,
         resident: &Resident,
         id: PageId,
         frame: u32,
-        first: usize,
-        content: &[u8],
+        pieces: &[Piece<'_>],
     ) {
         resident.frames.begin_stores(frame);
-        let words = &resident.frames.words(id, frame)[first..first + content.len() / 8];
+        let words = resident.frames.words(id, frame);
         let (mut lines, mut last) = (0, None);
-        for (at, (word, bytes)) in (first..).zip(words.iter().zip(content.chunks_exact(8))) {
+        let changes = pieces.iter().flat_map(|piece| (piece.at / 8..).zip(piece.bytes.chunks_exact(8)));
+        for (at, bytes) in changes {
+            let word = &words[at];
             let new = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
             if word.load(Relaxed) == new {
                 continue;

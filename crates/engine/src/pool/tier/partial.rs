@@ -20,6 +20,7 @@ use crate::pool::frames::partition::is_mini;
 use crate::pool::line_fault::load_run;
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::resident::Resident;
+use crate::pool::view::Piece;
 
 /// The partial page in DRAM frame or mini page `frame`, and its middle frame.
 fn parts(resident: &Resident, id: PageId, frame: u32) -> (PartialPage<'_>, u32) {
@@ -75,26 +76,26 @@ pub(in crate::pool) fn make_whole(middle: &MiddleTier, resident: &Resident, id: 
     }
 }
 
-/// Replaces content of a partial page from word `first` on.
+/// Replaces a piece of a partial page.
 ///
-/// The caller has loaded the lines of that content (`PartialGuard::load_for_change`).
+/// The caller has loaded its lines (`PartialGuard::load_for_change`).
 pub(in crate::pool) fn change(
     middle: &MiddleTier,
     resident: &Resident,
     id: PageId,
     frame: u32,
-    first: usize,
-    content: &[u8],
+    piece: &Piece<'_>,
 ) {
     let page = resident.frames.partial_page(id, frame);
-    let lines = page.masks().of(first * 8, content.len());
+    let first = piece.at / 8;
+    let lines = page.masks().of(piece.at, piece.bytes.len());
     let has_room = load(middle, resident, id, frame, lines.clone());
     assert!(has_room, "a mini page has the lines of a change before it");
     for line in lines {
         let (at, words) = (page.words_of(line).start, page.line(line).expect("it is loaded"));
         // The part of the content in this line.
         let from = first.max(at);
-        let part = &content[(from - first) * 8..];
+        let part = &piece.bytes[(from - first) * 8..];
         for (word, bytes) in words[from - at..].iter().zip(part.chunks_exact(8)) {
             let new = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
             if word.load(Relaxed) != new {

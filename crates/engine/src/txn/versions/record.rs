@@ -8,7 +8,7 @@
 //!   4  depth: versions from here on, when it was pushed
 //!   5  table
 //!   6  value length << 32 | key length << 8 | flags
-//!   7  key, padded to whole words; value, padded
+//!   7  key, padded to whole words; value, padded, where a part begins with its offset
 //! ```
 
 use crate::pool::view::{Racy, View};
@@ -18,14 +18,17 @@ use super::version::{Link, OldValue, OldVersion, OverflowRef};
 
 const HEADER_WORDS: usize = 7;
 const HEADER_BYTES: usize = HEADER_WORDS * 8;
+/// Bytes of a part's offset, which its value's length includes.
+const OFFSET_BYTES: usize = 8;
 /// Bytes of a record beside key and value, padding included.
-pub(super) const RECORD_BYTES_MIN: usize = HEADER_BYTES + 2 * 7;
+pub(super) const RECORD_BYTES_MIN: usize = HEADER_BYTES + OFFSET_BYTES + 2 * 7;
 
 const DELETION: u64 = 1;
 const ABSENT: u64 = 2;
 const OVERFLOW: u64 = 4;
 const RETRACTED: u64 = 8;
 const RESTORED: u64 = 16;
+const PART: u64 = 32;
 
 pub(super) struct New<'a> {
     pub(super) table: TableId,
@@ -56,6 +59,11 @@ impl Header {
     pub(super) fn is_retracted(&self) -> bool {
         self.shape & RETRACTED != 0
     }
+
+    /// Whether it has a part of the value only.
+    pub(super) fn is_part(&self) -> bool {
+        self.shape & PART != 0
+    }
 }
 
 pub(super) struct Dropped {
@@ -68,16 +76,19 @@ pub(super) struct Dropped {
     pub(super) overflow: Option<OverflowRef>,
 }
 
-fn value_of<'a>(old: &'a OldVersion<&[u8]>) -> &'a [u8] {
+/// A value's bytes, and the offset stored before them.
+fn value_of<'a>(old: &'a OldVersion<&[u8]>) -> (Option<usize>, &'a [u8]) {
     match &old.value {
-        OldValue::Absent => &[],
-        OldValue::Inline(bytes) => bytes,
-        OldValue::Overflow(OverflowRef(bytes)) => bytes,
+        OldValue::Absent => (None, &[]),
+        OldValue::Inline(bytes) => (None, bytes),
+        OldValue::Part { at, bytes } => (Some(*at), bytes),
+        OldValue::Overflow(OverflowRef(bytes)) => (None, bytes),
     }
 }
 
 pub(super) fn words_of(key: &[u8], old: &OldVersion<&[u8]>) -> usize {
-    HEADER_WORDS + key.len().div_ceil(8) + value_of(old).len().div_ceil(8)
+    let (offset, value) = value_of(old);
+    HEADER_WORDS + key.len().div_ceil(8) + usize::from(offset.is_some()) + value.len().div_ceil(8)
 }
 
 impl New<'_> {
@@ -90,11 +101,13 @@ impl New<'_> {
         let kind = match &self.old.value {
             OldValue::Absent => ABSENT,
             OldValue::Inline(_) => 0,
+            OldValue::Part { .. } => PART,
             OldValue::Overflow(_) => OVERFLOW,
         };
         let flags = kind | if self.deletes { DELETION } else { 0 };
-        let value = value_of(self.old);
-        let shape = (value.len() as u64) << 32 | (self.key.len() as u64) << 8 | flags;
+        let (offset, value) = value_of(self.old);
+        let length = value.len() + offset.map_or(0, |_| OFFSET_BYTES);
+        let shape = (length as u64) << 32 | (self.key.len() as u64) << 8 | flags;
         let header = [
             self.superseded_at.0,
             self.old.timestamp.0,
@@ -106,7 +119,12 @@ impl New<'_> {
         ];
         header.into_iter().enumerate().for_each(|(index, word)| to.set_word(index, word));
         to.set_bytes(HEADER_WORDS, self.key);
-        to.set_bytes(HEADER_WORDS + self.key.len().div_ceil(8), value);
+        let mut value_at = HEADER_WORDS + self.key.len().div_ceil(8);
+        if let Some(offset) = offset {
+            to.set_word(value_at, offset as u64);
+            value_at += 1;
+        }
+        to.set_bytes(value_at, value);
     }
 }
 
@@ -154,9 +172,14 @@ pub(super) fn version(words: Racy<'_>) -> OldVersion {
     } else if shape & OVERFLOW != 0 {
         OldValue::Overflow(overflow(words, shape))
     } else {
-        let mut value = Vec::new();
-        words.append_to(value_at(shape), value_length(shape), &mut value);
-        OldValue::Inline(value)
+        let (at, length) = (value_at(shape), value_length(shape));
+        let offset = if shape & PART != 0 { OFFSET_BYTES } else { 0 };
+        let mut bytes = Vec::new();
+        words.append_to(at + offset, length.saturating_sub(offset), &mut bytes);
+        match offset {
+            0 => OldValue::Inline(bytes),
+            _ => OldValue::Part { at: words.u64(at) as usize, bytes },
+        }
     };
     OldVersion { timestamp: Timestamp(words.u64(8)), value }
 }
