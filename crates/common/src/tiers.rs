@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use terrace::{
-    Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, LogMemory, Middle, NodeSet,
-    PageTableKind, RecordCache, Replacement, TableOptions,
+    Backend, Builder, Cache, CacheTrust, Compression, Concurrency, Db, Durability, Error, LogMemory, Middle,
+    NodeSet, PageTableKind, RecordCache, Replacement, TableOptions,
 };
 
 pub use flags::{OF_MIDDLE, is_middle_in_environment};
@@ -159,6 +159,9 @@ pub struct TierArgs {
     /// Keep beside inner nodes where children are in the hash table, for point reads
     #[arg(long, requires = "page_table")]
     pub swizzle: bool,
+    /// Protocol of transactions: occ or mvto [default: occ, or $TERRACE_CONCURRENCY]
+    #[arg(long, value_name = "NAME")]
+    pub concurrency: Option<Concurrency>,
     /// Percent of frames for the record cache [default: tuned automatically]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
     pub record_cache: Option<u8>,
@@ -205,6 +208,7 @@ impl TierArgs {
         let builder = with(builder, self.replacement, Builder::replacement);
         let builder = with(builder, self.page_table, Builder::page_table);
         let builder = with(builder, self.swizzle.then_some(true), Builder::swizzle);
+        let builder = with(builder, self.concurrency, Builder::concurrency);
         let builder = with(builder, self.cache.block_cache(), Builder::cache);
         let builder = with(builder, memory.dram_nodes.clone(), Builder::dram_nodes);
         let builder = with(builder, layout.log_max, Builder::log_max);
@@ -337,7 +341,7 @@ mod tests {
              --cache file:/fast/cache,2GiB --cache-admission small-bypass+obp --cache-eviction lfru \
              --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always \
              --dram-nodes 0,2-3 --migrate copy --page-size 16KiB --value-page-size 1MiB --compression lz4 \
-             --log-max 1GiB --record-cache 40 --durability buffered --page-table hash --swizzle --json",
+             --log-max 1GiB --record-cache 40 --durability buffered --page-table hash --swizzle --concurrency mvto --json",
         )
         .unwrap();
         let tiers = args.tiers;
@@ -345,6 +349,7 @@ mod tests {
         assert_eq!(tiers.memory.backend, Some(Backend::Mapped));
         assert_eq!(tiers.replacement, Some(Replacement::FifoPaper));
         assert_eq!((tiers.page_table, tiers.swizzle), (Some(PageTableKind::Hash), true));
+        assert_eq!(tiers.concurrency, Some(Concurrency::Mvto));
         assert_eq!(tiers.middle.middle.as_ref().map(|middle| middle.bytes()), Some(256 << 20));
         let cache = tiers.cache.block_cache().unwrap();
         assert_eq!((cache.bytes(), cache.policy_name().as_str()), (2 << 30, "small-bypass+obp+lfru"));

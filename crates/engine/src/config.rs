@@ -19,6 +19,7 @@ use terrace_io::{Directory, Migrate, NodeSet, Time};
 use crate::backend::Backend;
 use crate::cache::Cache;
 use crate::compression::Compression;
+use crate::concurrency::Concurrency;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::log_memory::LogMemory;
@@ -77,6 +78,7 @@ pub struct Builder {
     pub(crate) read_only: bool,
     pub(crate) create: bool,
     pub(crate) durability: Durability,
+    pub(crate) concurrency: Option<Concurrency>,
     pub(crate) snapshot_age_max: Duration,
     pub(crate) old_version_bytes_max: Option<u64>,
     pub(crate) record_cache: RecordCache,
@@ -116,6 +118,7 @@ impl Default for Builder {
             read_only: false,
             create: true,
             durability: Durability::Sync,
+            concurrency: None,
             snapshot_age_max: Duration::from_secs(3600),
             old_version_bytes_max: None,
             record_cache: RecordCache::Auto,
@@ -319,9 +322,9 @@ impl Builder {
 
     /// Takes defaults from variables that a program looks up, such as its environment.
     ///
-    /// `TERRACE_BACKEND`, `TERRACE_PAGE_TABLE`, `TERRACE_MIDDLE` and `TERRACE_LINES` apply to a
-    /// builder that sets no back end, page table, middle tier or lines; the last one only where
-    /// lines can be. The library itself reads no environment.
+    /// `TERRACE_BACKEND`, `TERRACE_PAGE_TABLE`, `TERRACE_MIDDLE`, `TERRACE_LINES` and
+    /// `TERRACE_CONCURRENCY` apply to a builder that sets no back end, page table, middle tier,
+    /// lines or protocol; lines only where they can be. The library itself reads no environment.
     ///
     /// # Errors
     /// [`Error::Config`] for an invalid value.
@@ -337,6 +340,19 @@ impl Builder {
     pub fn defaults_from(mut self, variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         self.defaults = Defaults::of_variables(variable)?;
         Ok(self)
+    }
+
+    /// Sets the protocol of transactions. Default: that of [`Builder::defaults_from`], else
+    /// [`Concurrency::Occ`].
+    ///
+    /// [`Concurrency::Mvto`] takes 16 bytes of memory per lock, of which there are up to 65,536.
+    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = Some(concurrency);
+        self
+    }
+
+    pub(crate) fn protocol(&self) -> Concurrency {
+        self.concurrency.unwrap_or(self.defaults.concurrency)
     }
 
     /// Sets the page replacement policy. Default: [`Replacement::Mark`].

@@ -56,6 +56,8 @@ pub(crate) mod table;
 mod table_changes;
 pub(crate) mod transaction;
 pub(crate) mod transaction_ranges;
+#[cfg(test)]
+mod turn_tests;
 pub(crate) mod typed;
 #[cfg(test)]
 mod undecided_tests;

@@ -52,6 +52,7 @@ mod backend;
 mod backup;
 mod cache;
 mod compression;
+mod concurrency;
 mod config;
 #[cfg(test)]
 mod crash;
@@ -81,6 +82,7 @@ mod wal;
 pub use backend::Backend;
 pub use cache::{Cache, CacheKind};
 pub use compression::Compression;
+pub use concurrency::Concurrency;
 pub use config::{Builder, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::backup::{Backup, BackupReport};

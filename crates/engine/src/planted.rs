@@ -70,6 +70,18 @@ pub(crate) enum Bug {
     PartByPageOffset,
     /// Range validation ignores foreign keys in flight.
     NoRangeCheck,
+    /// With timestamp ordering, a read leaves no mark.
+    NoReadMark,
+    /// A read does not wait for a commit that has its key.
+    LockNotAwaited,
+    /// A commit replaces an entry of a later one.
+    WriteBelowNewer,
+    /// A commit changes a table that a later scan has seen.
+    NoTableMark,
+    /// A scan begins beside commits that it must see.
+    ScanBesideCommit,
+    /// A durable commit lets readers see it earlier.
+    UnlockBeforeDurable,
     /// The page file shrinks before its superblock is durable.
     TruncateBeforeSuperblock,
     BackupCutsLog,

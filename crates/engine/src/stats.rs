@@ -24,9 +24,12 @@ pub use self::middle::{
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;
 use crate::compression::Compression;
+use crate::concurrency::Concurrency;
 use crate::page_table::PageTableKind;
 
 const BACKEND: Family = Family::gauge("terrace_backend", "Where the bytes of pages are.").by("backend");
+const CONCURRENCY: Family =
+    Family::gauge("terrace_concurrency", "The protocol of transactions.").by("protocol");
 const PAGE_TABLE: Family =
     Family::gauge("terrace_page_table", "How page ids lead to pages.").by("page_table");
 const MEMORY: Family = Family::gauge("terrace_memory_bytes", "Memory taken, by what for.").by("part");
@@ -50,6 +53,7 @@ const COMPRESSION: Family =
 
 terrace_io::present!(Backend, |backend, family, _label, text| text.sample(family, backend.name(), 1));
 terrace_io::present!(PageTableKind, |table, family, _label, text| text.sample(family, table.name(), 1));
+terrace_io::present!(Concurrency, |protocol, family, _label, text| text.sample(family, protocol.name(), 1));
 terrace_io::present!(Compression, |compression, family, _label, text| {
     text.sample(family, &compression.to_string(), 1);
 });
@@ -86,6 +90,8 @@ terrace_io::stats! {
             "Times that frames went from pages of one size to pages of another.",
         /// The back end.
         backend: Backend => BACKEND,
+        /// The protocol of transactions.
+        concurrency: Concurrency => CONCURRENCY,
         /// Evicted pages whose memory the system did not take back, beyond the budget.
         not_discarded: u64 => counter
             "terrace_not_discarded_total" "Pages whose memory the system refused to take back.",

@@ -1,4 +1,5 @@
-//! Transactions: multi-version, strict serializable, validated at commit.
+//! Transactions: multi-version, strict serializable, validated at commit. [`order`] has the other
+//! protocol, in which a transaction reads and writes in its turn.
 //!
 //! A commit takes these steps in order:
 //!
@@ -44,6 +45,7 @@ pub(crate) mod locks;
 pub(crate) mod merge;
 pub(crate) mod mvcc;
 pub(crate) mod named;
+pub(crate) mod order;
 pub(crate) mod permits;
 pub(crate) mod priority;
 pub(crate) mod read;

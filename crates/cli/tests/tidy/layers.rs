@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["planted"],
             &["ids", "threads"],
             &["error"],
-            &["backend", "compression", "page_table", "replacement"],
+            &["backend", "compression", "concurrency", "page_table", "replacement"],
             &["pool/tier/migration/policy"],
             &["stats"],
             &["store", "wal"],

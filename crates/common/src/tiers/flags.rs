@@ -32,6 +32,7 @@ impl TierArgs {
             replacement,
             page_table,
             swizzle,
+            concurrency,
             record_cache,
             seed,
         } = self;
@@ -53,6 +54,7 @@ impl TierArgs {
         flags.extend(replacement.map(|name| format!("--replacement={name}")));
         flags.extend(page_table.map(|name| format!("--page-table={name}")));
         flags.extend(swizzle.then(|| "--swizzle".to_owned()));
+        flags.extend(concurrency.map(|name| format!("--concurrency={name}")));
         flags.extend(cache.as_ref().map(|cache| format!("--cache={cache}")));
         flags.extend(cache_admission.as_ref().map(|name| format!("--cache-admission={name}")));
         flags.extend(cache_eviction.as_ref().map(|name| format!("--cache-eviction={name}")));
@@ -88,7 +90,7 @@ mod tests {
             "--middle=simulated:optane,1.5GiB --policy=.1,.1,.5,1 --admission-queue=7 --clean-victims=always \
              --migrate=copy --lines=off --mini-pages --dram=64MiB --backend=mapped --replacement=fifo-paper --dram-nodes=0,2 --page-size=16KiB \
              --value-page-size=1MiB --compression=lz4 --log-max=1GiB --record-cache=40 --durability=buffered --seed=9 \
-             --page-table=hash --swizzle \
+             --page-table=hash --swizzle --concurrency=mvto \
              --log-memory=shm:/dev/shm/ring,1MiB"
                 .to_owned(),
             String::new(),

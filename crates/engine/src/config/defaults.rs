@@ -1,8 +1,9 @@
-//! Back end, page table and middle tier of builders that set none.
+//! Back end, page table, middle tier and protocol of builders that set none.
 
 use std::num::ParseIntError;
 
 use crate::backend::Backend;
+use crate::concurrency::Concurrency;
 use crate::error::{Error, Result};
 use crate::middle::Middle;
 use crate::migration::Choice;
@@ -12,6 +13,7 @@ const BACKEND: &str = "TERRACE_BACKEND";
 const TABLE: &str = "TERRACE_PAGE_TABLE";
 const MIDDLE: &str = "TERRACE_MIDDLE";
 const LINES: &str = "TERRACE_LINES";
+const CONCURRENCY: &str = "TERRACE_CONCURRENCY";
 /// Follows the bytes of a line.
 const MINI: &str = ",mini";
 
@@ -24,6 +26,7 @@ pub(crate) struct Defaults {
     pub(crate) middle: Option<(Middle, Choice)>,
     pub(crate) lines: Option<u64>,
     pub(crate) minis: bool,
+    pub(crate) concurrency: Concurrency,
 }
 
 impl Default for Defaults {
@@ -35,6 +38,7 @@ impl Default for Defaults {
             middle: None,
             lines: None,
             minis: false,
+            concurrency: Concurrency::default(),
         }
     }
 
@@ -47,7 +51,8 @@ impl Default for Defaults {
 
 impl Defaults {
     /// Reads `TERRACE_BACKEND`, such as `mapped`, `TERRACE_PAGE_TABLE`, such as `hash` or
-    /// `hash,swizzle`, `TERRACE_LINES`, in bytes with `,mini` for mini pages, and `TERRACE_MIDDLE`.
+    /// `hash,swizzle`, `TERRACE_LINES`, in bytes with `,mini` for mini pages,
+    /// `TERRACE_CONCURRENCY` and `TERRACE_MIDDLE`.
     ///
     /// The last one has kind, size and an optional policy: `simulated:dram,1MiB,.5,.5,.5,.5`.
     ///
@@ -63,7 +68,11 @@ impl Defaults {
         let (middle, lines) = (middle.transpose()?, lines.transpose()?);
         let (lines, minis) = lines.map_or((None, false), |(bytes, minis)| (Some(bytes), minis));
         let table = table.transpose()?.unwrap_or_default();
-        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), table, middle, lines, minis })
+        let concurrency =
+            variable(CONCURRENCY).map(|name| name.parse().map_err(|error| wrong(CONCURRENCY, error)));
+        let concurrency = concurrency.transpose()?.unwrap_or_default();
+        let backend = backend.transpose()?.unwrap_or_default();
+        Ok(Defaults { backend, table, middle, lines, minis, concurrency })
     }
 }
 

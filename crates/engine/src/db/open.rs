@@ -33,6 +33,7 @@ use super::files::{LOG, Lock, NEW_LOG, NEW_PAGES, PAGES, hold, open_directory, o
 use super::limits;
 use super::overlay::{Overlay, Room as OverlayRoom};
 use crate::cache::{Cache, Opening};
+use crate::concurrency::Concurrency;
 use crate::config::{Builder, FRAMES_MIN, NewLayout, PageSizes, Split, hash_options, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Timestamp};
@@ -54,6 +55,7 @@ use crate::txn::garbage::garbage_root;
 use crate::txn::gate::Gate;
 use crate::txn::locks::LockTable;
 use crate::txn::mvcc::Mvcc;
+use crate::txn::order::TimestampOrder;
 use crate::txn::read_set::ReadMemory;
 use crate::txn::settings::Settings;
 use crate::txn::snapshots::{MonotonicTime, Snapshots};
@@ -284,7 +286,11 @@ fn shares(
     let beside =
         middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some(), sizes.own, dram_max));
     let hash = hash_options(builder, sizes.own, file_pages, (dram, dram_max))?;
-    let beside = beside.saturating_add(cache.map_or(0, Cache::dram_bytes));
+    let beside =
+        beside.saturating_add(cache.map_or(0, Cache::dram_bytes)).saturating_add(match builder.protocol() {
+            Concurrency::Occ => 0,
+            Concurrency::Mvto => TimestampOrder::bytes(split.lock_slots.next_power_of_two()) as u64,
+        });
     let split = match hash {
         Some(hash) => split.with_hash(hash, sizes, file_pages).map_err(|error| {
             let bytes = hash.bytes(file_pages) + hash.swips_bytes();
@@ -293,7 +299,8 @@ fn shares(
         None => split,
     };
     let with_beside = |split: Split| {
-        let part = format_args!("what is known of the middle tier and of the cache takes {beside} bytes");
+        let part =
+            format_args!("what is known of the middle tier, of the cache and of reads takes {beside} bytes");
         split.with_beside(beside, sizes, file_pages).map_err(|error| error.of_part(part))
     };
     let split = if beside == 0 { split } else { with_beside(split)? };
@@ -341,6 +348,7 @@ fn settings(builder: &Builder, name: String) -> Result<Settings> {
         dram_max,
         old_version_bytes_max: builder.old_version_bytes_max,
         compression: builder.compression,
+        concurrency: builder.protocol(),
     })
 }
 
@@ -354,10 +362,15 @@ fn assemble(
     let pool = Arc::clone(&maintenance.pool);
     check_sizes(&pool, split)?;
     let catalog = catalog_location(pool.class());
+    let locks = LockTable::new(split.lock_slots);
     let mvcc = Mvcc {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(Arc::new(MonotonicTime::new())),
-        locks: LockTable::new(split.lock_slots),
+        order: match settings.concurrency {
+            Concurrency::Occ => None,
+            Concurrency::Mvto => Some(TimestampOrder::new(&locks)),
+        },
+        locks,
         flight: InFlight::new(),
         read_memory: ReadMemory::of(split.total),
         versions: Versions::new(old_versions(&pool, &settings, split))?,

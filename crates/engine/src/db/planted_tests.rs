@@ -10,7 +10,7 @@ use terrace_io::{CallKind, FaultPlan, MemoryDirectory, SimulatedDisk};
 
 use crate::crash::play;
 use crate::planted::{Bug, plant};
-use crate::{Db, Durability, Error, Mode, RecordCache, Table, Transaction, WriteBatch};
+use crate::{Concurrency, Db, Durability, Error, Mode, RecordCache, Table, Transaction, WriteBatch};
 
 fn open(disk: &SimulatedDisk) -> Result<Db, String> {
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
@@ -172,6 +172,8 @@ fn catches_free_restored_value() {
 /// The second one validates after the first one has, and before that one's first change.
 fn phantoms(bug: Option<Bug>) -> Result<(), String> {
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).seed(1);
+    // With timestamp ordering the second one waits for the first.
+    let builder = builder.concurrency(Concurrency::Occ);
     let db = builder.mode(Mode::Inline).durability(Durability::Buffered).open("").map_err(text)?;
     let range = db.create_table("range").map_err(text)?;
     let begin = |db: &Db, range: &Table, me: &str| -> crate::Result<Transaction> {

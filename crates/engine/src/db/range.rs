@@ -12,11 +12,13 @@ use parking_lot::Mutex;
 
 use super::pending::Pending;
 use crate::error::{Error, Result};
+use crate::ids::Timestamp;
 use crate::index::chain::read_value_to;
 use crate::index::node::overflow::Reference;
 use crate::index::{Stored, Wanted, Whole};
 use crate::txn::merge::{Merged, MergedRange};
 use crate::txn::mvcc::Mvcc;
+use crate::txn::order::Turn;
 use crate::txn::read_set::RangeId;
 use crate::txn::scan::{OwnedRange, Row, Scan, as_slice};
 use crate::txn::snapshots::SnapshotHandle;
@@ -51,10 +53,15 @@ struct Base<'t> {
     scan: Scan,
     up: Option<RangeId>,
     down: Option<RangeId>,
+    /// With timestamp ordering: what it reads needs no validation.
+    in_turn: bool,
 }
 
 impl Base<'_> {
     fn row(&mut self, back: bool) -> Result<Option<(Vec<u8>, Stored)>> {
+        if self.in_turn {
+            return self.row_in_turn(back);
+        }
         let reads = &mut self.pending.lock().reads;
         let slot = if back { &mut self.down } else { &mut self.up };
         let id = slot.get_or_insert_with(|| reads.begin_range(self.table.id));
@@ -74,6 +81,16 @@ impl Base<'_> {
         reads.cover(id, covered);
         reads.saw(id, &key, timestamp);
         Ok(Some((key, value)))
+    }
+
+    /// A row as it was in the transaction's turn. The table is marked as scanned.
+    fn row_in_turn(&mut self, back: bool) -> Result<Option<(Vec<u8>, Stored)>> {
+        let row = if back {
+            self.scan.next_back(self.core, self.table, &mut |_, _| {})
+        } else {
+            self.scan.next(self.core, self.table, &mut |_, _| {})
+        };
+        Ok(row?.map(|Row { key, value, .. }| (key, value)))
     }
 }
 
@@ -119,7 +136,8 @@ pub struct TransactionRange<'t> {
     merged: Option<MergedRange<Base<'t>, Stored>>,
     core: &'t Mvcc,
     table: &'t TableState,
-    pin: &'t Pin,
+    /// None if the range was refused.
+    pin: Option<&'t Pin>,
     /// Keeps the transaction's own large values, even replaced ones.
     _own_values: Arc<()>,
 }
@@ -130,13 +148,18 @@ impl<'t> TransactionRange<'t> {
         table: &'t TableState,
         asked: OwnedRange,
         pending: &'t Mutex<Pending>,
-        pin: &'t Pin,
-        refused: Option<Error>,
+        pin: Result<&'t Pin>,
     ) -> Self {
         let (own, _own_values) = pending.lock().own_range(table.id, &asked);
-        let scan = Scan::new(table.tree, asked.clone(), None);
-        let base = Base { core, table, pending, asked, scan, up: None, down: None };
-        let merged = refused.is_none().then(|| MergedRange::new(base, own));
+        let (pin, refused) = match pin {
+            Ok(pin) => (Some(pin), None),
+            Err(refused) => (None, Some(refused)),
+        };
+        let merged = pin.map(|pin| {
+            let scan = Scan::new(table.tree, asked.clone(), pin.reads_at());
+            let in_turn = pin.turn().is_some();
+            MergedRange::new(Base { core, table, pending, asked, scan, up: None, down: None, in_turn }, own)
+        });
         TransactionRange { refused, merged, core, table, pin, _own_values }
     }
 
@@ -172,14 +195,19 @@ impl<'t> TransactionRange<'t> {
         if let Some(refused) = self.refused.take() {
             return Some(Err(refused));
         }
-        let merged = self.merged.as_mut()?;
+        let (merged, pin) = self.merged.as_mut().zip(self.pin)?;
         let affordable = merged.base_mut().pending.lock().reads.afford(&self.core.read_memory, 0);
         if let Err(error) = self.core.check().and(affordable) {
             self.merged = None;
             return Some(Err(error));
         }
-        let entry = if back { merged.next_back() } else { merged.next() }?;
-        let entry = entry.and_then(|(key, value)| Ok((key, take(self.core, self.pin, value)?)));
+        let Some(entry) = (if back { merged.next_back() } else { merged.next() }) else {
+            let lost = pin.checked(Ok(())).err();
+            self.merged = None;
+            return lost.map(Err);
+        };
+        let entry = entry.and_then(|(key, value)| Ok((key, take(self.core, pin, value)?)));
+        let entry = pin.checked(entry);
         let entry = entry.or_else(|error| self.table.check().and(Err(error)));
         if entry.is_err() {
             self.merged = None;
@@ -206,20 +234,66 @@ impl<'t> TransactionRange<'t> {
     }
 }
 
-/// Keeps the pages of large values that a transaction reads.
+/// What a transaction has read, or may read, stays until this is dropped.
+///
+/// Optimistic transactions read the newest entries, whose large values may be replaced meanwhile.
+/// With timestamp ordering a transaction reads the snapshot, which ends just below its timestamp.
 #[derive(Debug)]
 pub(crate) struct Pin {
     snapshot: SnapshotHandle,
-    /// A read failed because the pages may have been freed.
+    /// The timestamp, with timestamp ordering.
+    turn: Option<Timestamp>,
+    /// A read failed because what it wanted may be gone.
     lost: AtomicBool,
 }
 
 impl Pin {
     pub(crate) fn new(mvcc: &Mvcc) -> Self {
-        Pin { snapshot: mvcc.snapshots.register(&mvcc.clock), lost: AtomicBool::new(false) }
+        Pin { snapshot: mvcc.snapshots.register(&mvcc.clock), turn: None, lost: AtomicBool::new(false) }
     }
 
-    /// Whether pages of large values may have been freed.
+    /// Takes a turn in the order of timestamps.
+    ///
+    /// # Errors
+    /// Those of [`Mvcc::advance`]: the log has failed, or the database is closed.
+    pub(crate) fn in_turn(mvcc: &Mvcc) -> Result<Self> {
+        let (snapshot, turn) = mvcc.snapshots.register_below(&mvcc.clock, || {
+            let drawn = mvcc.clock.draw(|| mvcc.advance())?;
+            let timestamp = drawn.timestamp();
+            // `visible` passes it at once.
+            drop(drawn);
+            mvcc.advance().map(|()| timestamp)
+        })?;
+        Ok(Pin { snapshot, turn: Some(turn), lost: AtomicBool::new(false) })
+    }
+
+    /// The turn, with timestamp ordering.
+    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
+        self.turn.map(|timestamp| Turn { timestamp, snapshot: &self.snapshot })
+    }
+
+    /// The timestamp at which reads look, or none for the newest entries.
+    fn reads_at(&self) -> Option<Timestamp> {
+        self.turn.map(|_| self.snapshot.timestamp())
+    }
+
+    /// Up to this, what it reads has all its versions. The newest entry's large value, too, stays:
+    /// another replaces it above.
+    pub(crate) fn timestamp(&self) -> Timestamp {
+        self.snapshot.timestamp()
+    }
+
+    /// What was read in the turn, if the old versions that it needed were there. Without a turn,
+    /// the validation checks it.
+    pub(crate) fn checked<T>(&self, read: Result<T>) -> Result<T> {
+        if self.turn.is_some() && (self.is_too_old() || matches!(read, Err(Error::SnapshotTooOld))) {
+            self.lost.store(true, Relaxed);
+            return Err(Error::Conflict);
+        }
+        read
+    }
+
+    /// Whether what it keeps may be gone.
     pub(crate) fn is_too_old(&self) -> bool {
         self.snapshot.expired()
     }

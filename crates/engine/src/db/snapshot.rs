@@ -42,12 +42,17 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self::of(shared, &Arc::new(shared.snapshots.register(&shared.clock)))
+        Self::of(shared, &Arc::new(shared.snapshot(false)))
     }
 
     /// A snapshot that no age limit ends.
     pub(crate) fn kept(shared: &Arc<Shared>) -> Self {
-        Self::of(shared, &Arc::new(shared.snapshots.register_kept(&shared.clock)))
+        Self::of(shared, &Arc::new(shared.snapshot(true)))
+    }
+
+    /// A snapshot for reads of one table.
+    pub(crate) fn of_table(shared: &Arc<Shared>, table: &TableState) -> Self {
+        Self::of(shared, &Arc::new(shared.snapshot_of(table)))
     }
 
     pub(crate) fn of(shared: &Arc<Shared>, handle: &Arc<SnapshotHandle>) -> Self {

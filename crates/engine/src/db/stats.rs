@@ -8,6 +8,7 @@ use super::core::Core;
 use crate::pool::inspect::Footprint;
 use crate::stats::{GivenUp, Stalls, Stats};
 use crate::store::superblock::FORMAT_VERSION;
+use crate::txn::order::TimestampOrder;
 
 pub(crate) fn stats(core: &Core) -> Stats {
     memory(core, log(core, store(core, reads(core, commits(core)))))
@@ -19,6 +20,7 @@ fn memory(core: &Core, rest: Stats) -> Stats {
     let transaction_bytes = core.clock.size_bytes()
         + core.gate.size_bytes()
         + core.locks.size_bytes()
+        + core.order.as_ref().map_or(0, TimestampOrder::size_bytes)
         + core.flight.size_bytes()
         + core.snapshots.size_bytes()
         + core.read_memory.used()
@@ -30,6 +32,7 @@ fn memory(core: &Core, rest: Stats) -> Stats {
         frames: footprint.frames.iter().map(|class| class.frames).sum(),
         frame_moves: counted.frame_moves.load(Relaxed),
         backend: pool.backend(),
+        concurrency: core.settings.concurrency,
         not_discarded: counted.not_discarded.load(Relaxed),
         misplaced_pages: pool.misplaced_pages(),
         page_bytes: pool.page_bytes() as u64,

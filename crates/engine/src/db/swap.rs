@@ -190,5 +190,7 @@ fn settled(mvcc: &Mvcc, table: &TableState, other: Other) -> Result<Swap> {
         None => drawn,
     };
     mvcc.clock.wait_visible(needs, || mvcc.advance())?;
+    // With timestamp ordering, it may be of a commit that failed with the log.
+    mvcc.check()?;
     Ok(Swap::Found(other.value))
 }

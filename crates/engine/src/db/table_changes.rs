@@ -280,7 +280,7 @@ impl Table {
 
     /// Returns the entries of a key range at one moment, as a double-ended iterator.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
-        Snapshot::new(self.shared()).range(self, range)
+        Snapshot::of_table(self.shared(), self.state()).range(self, range)
     }
 
     /// Calls `visit` with the entries of a key range, in ascending order, until it breaks.
@@ -318,7 +318,7 @@ impl Table {
 
     /// Returns the entries whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Snapshot::new(self.shared()).prefix(self, prefix)
+        Snapshot::of_table(self.shared(), self.state()).prefix(self, prefix)
     }
 
     /// Returns all entries.

@@ -14,6 +14,8 @@ use super::range::{Pin, load_own, load_own_to, load_pinned, load_pinned_to};
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::ids::MAX_VALUE_BYTES;
+#[cfg(test)]
+use crate::ids::Timestamp;
 use crate::index::node::leaf::max_inline_value;
 use crate::index::{Held, Part, Wanted, Whole, get_many};
 use crate::txn::commit::{Committed, Work};
@@ -35,7 +37,8 @@ use crate::txn::write_set::{NewValue, Write};
 /// Each read returns the latest committed value, or the transaction's own write. At commit all
 /// values read must still hold, otherwise it fails with [`Error::Conflict`] and changes nothing.
 /// Committed transactions are strictly serializable; one that will fail may read inconsistent
-/// values. Writes stay in memory until commit, except large values. A drop discards them.
+/// values. [`Concurrency::Mvto`](crate::Concurrency) is another protocol. Writes stay in memory
+/// until commit, except large values. A drop discards them.
 ///
 /// [`crate::Db::update`] retries a closure until it commits.
 ///
@@ -64,6 +67,8 @@ pub struct Transaction {
     pending: Mutex<Pending>,
     /// Taken before the first read.
     pin: OnceLock<Pin>,
+    /// Whether it reads in a turn, instead of validating its reads.
+    in_turn: bool,
 }
 
 /// A moment in a transaction, from [`Transaction::savepoint`].
@@ -92,6 +97,7 @@ impl Transaction {
             durability,
             pending: Mutex::default(),
             pin: OnceLock::new(),
+            in_turn: shared.order.is_some(),
         }
     }
 
@@ -179,8 +185,12 @@ impl Transaction {
             Some(Write::Delete) => return Ok(false),
             None => {}
         }
+        let pin = self.pin()?;
+        shared.complete_up_to(state, key, pin.timestamp());
+        if let Some(turn) = pin.turn() {
+            return pin.checked(shared.copy_at(state, key, turn.snapshot, wanted, value));
+        }
         pending.reads.afford(&shared.read_memory, 0)?;
-        let pin = self.pin();
         let copied = state.tree.copy_to(&shared.pool, key, wanted, value);
         if let Ok(copied) = &copied {
             pending.reads.point(state.id, key, copied.map(|copied| copied.timestamp));
@@ -213,9 +223,11 @@ impl Transaction {
         let (shared, state) = (&*self.shared, table.state());
         let pending = &mut *self.pending.lock();
         pending.enlist(&self.shared, table)?;
-        let more = keys.iter().map(|key| key.len() + POINT_BYTES).sum();
-        pending.reads.afford(&shared.read_memory, more)?;
-        let pin = self.pin();
+        let pin = self.pin()?;
+        if pin.turn().is_none() {
+            let more = keys.iter().map(|key| key.len() + POINT_BYTES).sum();
+            pending.reads.afford(&shared.read_memory, more)?;
+        }
         let (reads, writes) = (&mut pending.reads, &pending.writes);
         let values = collect(keys.len(), |answer| {
             let mut asked = Vec::with_capacity(keys.len());
@@ -230,6 +242,13 @@ impl Transaction {
                     }
                 }
             }
+            wanted.iter().for_each(|(_, key)| shared.complete_up_to(state, key, pin.timestamp()));
+            if let Some(turn) = pin.turn() {
+                let keys: Vec<&[u8]> = wanted.iter().map(|&(_, key)| key).collect();
+                return shared.get_each_at(state, &keys, turn.snapshot, &mut |at, value| {
+                    answer(asked[at], pin.checked(value));
+                });
+            }
             get_many(&shared.pool, &wanted, &mut |at, found| {
                 let value = found.and_then(|found| {
                     reads.point(state.id, wanted[at].1, found.as_ref().map(|found| found.timestamp));
@@ -238,7 +257,8 @@ impl Transaction {
                 answer(asked[at], value);
             });
         });
-        state.check().and(values)
+        // A failed log unlocks commits that are half done.
+        shared.check().and(state.check()).and(values)
     }
 
     /// Whether `key` exists.
@@ -407,9 +427,9 @@ impl Transaction {
     /// changed. After any other error the changes may survive a crash.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if a value read has changed, [`Error::TransactionTooLarge`],
-    /// [`Error::Full`], [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`],
-    /// [`Error::Io`].
+    /// [`Error::Conflict`] if a value read has changed, or as [`crate::Concurrency::Mvto`] says;
+    /// [`Error::TransactionTooLarge`], [`Error::Full`], [`Error::TableNotFound`],
+    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn commit(mut self) -> Result<()> {
         self.finish(None).map(|_| ())
     }
@@ -417,12 +437,20 @@ impl Transaction {
     /// Discards the changes, like dropping the transaction.
     pub fn abort(self) {}
 
+    /// Enters its reads in `reads`, which stop commits. So it validates them in any case.
     pub(crate) fn protect(&mut self, reads: Arc<ProtectedReads>) {
+        self.in_turn = false;
         self.pending.get_mut().reads.protect(reads);
     }
 
     pub(crate) fn reads(&mut self) -> &ReadSet {
         &self.pending.get_mut().reads
+    }
+
+    /// Its turn, once it has read.
+    #[cfg(test)]
+    pub(crate) fn turn(&self) -> Option<Timestamp> {
+        self.pin.get().and_then(Pin::turn).map(|turn| turn.timestamp)
     }
 
     /// The large values written.
@@ -456,6 +484,7 @@ impl Transaction {
             transfers: Vec::new(),
             durability: self.durability,
             alone,
+            turn: self.pin.get().and_then(Pin::turn),
         });
         if outcome.is_ok() {
             // The tables own them now. The rest becomes garbage when `self` is dropped.
@@ -466,7 +495,11 @@ impl Transaction {
         outcome
     }
 
+    /// Whether its reads hold together.
     pub(crate) fn still_holds(&self) -> bool {
+        if let Some(turn) = self.pin.get().and_then(Pin::turn) {
+            return !turn.snapshot.expired();
+        }
         let pending = self.pending.lock();
         validate(&self.shared, &pending.tables, &pending.reads, next_owner()).is_ok()
     }
@@ -479,8 +512,12 @@ impl Transaction {
         &self.pending
     }
 
-    pub(crate) fn pin(&self) -> &Pin {
-        self.pin.get_or_init(|| Pin::new(&self.shared))
+    pub(crate) fn pin(&self) -> Result<&Pin> {
+        if let Some(pin) = self.pin.get() {
+            return Ok(pin);
+        }
+        let pin = if self.in_turn { Pin::in_turn(&self.shared)? } else { Pin::new(&self.shared) };
+        Ok(self.pin.get_or_init(|| pin))
     }
 }
 

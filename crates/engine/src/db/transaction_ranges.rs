@@ -157,7 +157,11 @@ impl Transaction {
     }
 
     fn cursor<'t>(&'t self, table: &'t Table, range: OwnedRange) -> TransactionRange<'t> {
-        let refused = self.pending().lock().enlist(self.shared(), table).err();
-        TransactionRange::new(self.shared(), table.state(), range, self.pending(), self.pin(), refused)
+        let shared = self.shared();
+        let enlisted = self.pending().lock().enlist(shared, table);
+        let pin = enlisted.and_then(|()| self.pin()).inspect(|pin| {
+            shared.order.iter().for_each(|order| order.scan(table.state().id, pin.timestamp()));
+        });
+        TransactionRange::new(shared, table.state(), range, self.pending(), pin)
     }
 }

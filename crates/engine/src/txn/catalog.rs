@@ -96,6 +96,7 @@ pub(crate) fn change(
         transfers,
         durability,
         alone: None,
+        turn: None,
     })?;
     Ok(committed.timestamp)
 }

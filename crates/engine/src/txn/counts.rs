@@ -201,8 +201,7 @@ impl Counts {
         }
     }
 
-    /// Checks the count against `entries`, found while `drawn` was the highest timestamp and all
-    /// were decided.
+    /// Checks the count against `entries`, found since [`Mvcc::quiet`] returned `quiet`.
     ///
     /// Returns a wrong count. An unknown count becomes known.
     pub(crate) fn check(
@@ -210,11 +209,11 @@ impl Counts {
         mvcc: &Mvcc,
         table: TableId,
         entries: u64,
-        drawn: Timestamp,
+        quiet: (Timestamp, u64),
     ) -> Result<Option<u64>> {
         let count = self.of(mvcc, table)?;
         let (now, change) = (count.now(), count.change());
-        if mvcc.clock.highest_drawn() != drawn {
+        if mvcc.quiet() != Some(quiet) {
             return Ok(None);
         }
         if now.exact {
@@ -253,6 +252,8 @@ impl Counts {
         let at = change(mvcc, changes, Vec::new(), Durability::Buffered)?;
         if mark {
             self.mark.store(at.0, SeqCst);
+            // A later commit below the mark would not tell that there was one.
+            mvcc.order.iter().for_each(|order| order.freeze(at));
         }
         let mut tables = self.tables.lock();
         for (table, now) in changed {
@@ -283,7 +284,10 @@ pub(crate) fn count_if_known(mvcc: &Mvcc, table: &TableState) -> Result<Option<u
     let (now, drawn) = {
         let _alone = (!mvcc.gate.is_mine()).then(|| mvcc.gate.enter_alone());
         table.check()?;
-        (table.count.now(), mvcc.clock.highest_drawn())
+        let drawn = mvcc.clock.highest_drawn();
+        // Counted commits in turns must be durable, and no other may come before them.
+        mvcc.order.iter().for_each(|order| order.scan(table.id, drawn));
+        (table.count.now(), drawn)
     };
     // Counted commits must be decided.
     mvcc.clock.wait_visible(drawn, || mvcc.advance())?;
@@ -305,10 +309,12 @@ fn recount(mvcc: &Mvcc, table: &TableState) -> Result<()> {
         }
         let alone = (!mvcc.gate.is_mine()).then(|| mvcc.gate.enter_alone());
         table.check()?;
-        // No thread draws timestamps now, so the snapshot sees all that the slots count.
+        // No commit is inside the gate now, so the snapshot sees all that the slots count.
         mvcc.clock.wait_visible(mvcc.clock.highest_drawn(), || mvcc.advance())?;
         // Not given up for its age, however long the walk takes.
         let (snapshot, change) = (mvcc.snapshots.register_kept(&mvcc.clock), count.change());
+        // The commits at work have counted their changes already.
+        mvcc.order.iter().for_each(|order| order.scan(table.id, snapshot.timestamp()));
         let alone = alone.filter(|_| walk == WALKS);
         let mut scan =
             Scan::new(table.tree, (Bound::Unbounded, Bound::Unbounded), Some(snapshot.timestamp()));

@@ -86,7 +86,12 @@ impl LockTable {
         self.waits.load(Relaxed)
     }
 
-    fn slot(&self, table: TableId, key: &[u8]) -> u32 {
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self, table: TableId, key: &[u8]) -> u32 {
         (hash_key(table, key) & (self.slots.len() as u64 - 1)) as u32
     }
 
@@ -121,6 +126,21 @@ impl LockTable {
         owner != 0 && owner != me
     }
 
+    /// Waits until the commit that holds the lock of a slot now, if any, has left it.
+    pub(crate) fn wait_out(&self, slot: u32) {
+        let word = &self.slots[slot as usize];
+        let owner = word.load(SeqCst) & !WAITERS;
+        let held = |word: &AtomicU64| Some(word.load(SeqCst)).filter(|now| now & !WAITERS == owner);
+        for attempt in 0..SPINS + YIELDS {
+            if owner == 0 || held(word).is_none() {
+                return;
+            }
+            if attempt < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        self.waits.fetch_add(1, Relaxed);
+        self.sleep_while(slot, |word| held(word).unwrap_or(0));
+    }
+
     fn prepare<'k>(&self, owner: u64, keys: impl IntoIterator<Item = (TableId, &'k [u8])>) -> LockSet<'_> {
         assert!(owner != 0 && owner & WAITERS == 0, "{owner} cannot own a lock");
         let mut slots: Vec<u32> = keys.into_iter().map(|(table, key)| self.slot(table, key)).collect();
@@ -138,15 +158,21 @@ impl LockTable {
             if attempt < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         self.waits.fetch_add(1, Relaxed);
+        self.sleep_while(slot, |word| word.compare_exchange(0, owner, SeqCst, SeqCst).err().unwrap_or(0));
+    }
+
+    /// Sleeps until `taken` finds the word of a slot free: it returns 0 then, else the word.
+    fn sleep_while(&self, slot: u32, taken: impl Fn(&AtomicU64) -> u64) {
+        let word = &self.slots[slot as usize];
         let bed = &self.beds[slot as usize % BEDS];
         let mut asleep = bed.mutex.lock();
         loop {
-            match word.compare_exchange(0, owner, SeqCst, SeqCst) {
-                Ok(_) => break,
+            match taken(word) {
+                0 => break,
                 // The bit is set under the mutex, which the wait releases only when this thread
                 // sleeps.
-                Err(seen) if seen & WAITERS != 0 => bed.unlocked.wait(&mut asleep),
-                Err(seen) => {
+                seen if seen & WAITERS != 0 => bed.unlocked.wait(&mut asleep),
+                seen => {
                     let _ = word.compare_exchange(seen, seen | WAITERS, SeqCst, SeqCst);
                 }
             }
@@ -163,6 +189,12 @@ impl LockTable {
             drop(bed.mutex.lock());
             bed.unlocked.notify_all();
         }
+    }
+}
+
+impl LockSet<'_> {
+    pub(super) fn slots(&self) -> &[u32] {
+        &self.slots
     }
 }
 
@@ -208,6 +240,36 @@ mod tests {
         drop(set);
         assert!(!locks.is_locked_by_other(TABLE, b"a", 8));
         assert!(locks.slots.iter().all(|slot| slot.load(SeqCst) == 0));
+    }
+
+    /// Others may hold the lock one after the other for ever.
+    #[test]
+    fn a_reader_waits_for_the_holder_that_it_met_only() {
+        let locks = LockTable::new(8);
+        let slot = locks.slot(TABLE, b"k");
+        locks.wait_out(slot);
+        let first = locks.lock_one(7, TABLE, b"k");
+        let went_on = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let (locks, went_on) = (&locks, &went_on);
+            let until = |waits| {
+                (0..).take_while(|_| locks.waits() < waits).for_each(|_: u64| std::thread::yield_now())
+            };
+            scope.spawn(move || {
+                locks.wait_out(slot);
+                went_on.store(1, SeqCst);
+            });
+            until(1);
+            scope.spawn(move || {
+                let _second = locks.lock_one(8, TABLE, b"k");
+                while went_on.load(SeqCst) == 0 {
+                    std::thread::yield_now();
+                }
+            });
+            until(2);
+            assert_eq!(went_on.load(SeqCst), 0, "the first still holds it");
+            drop(first);
+        });
     }
 
     #[test]

@@ -12,10 +12,11 @@ use super::garbage::Garbage;
 use super::gate::Gate;
 use super::locks::LockTable;
 use super::named::NamedSnapshots;
+use super::order::TimestampOrder;
 use super::permits::Permits;
 use super::read_set::ReadMemory;
 use super::settings::Settings;
-use super::snapshots::Snapshots;
+use super::snapshots::{SnapshotHandle, Snapshots};
 use super::table::TableState;
 use super::versions::Versions;
 use crate::error::{Error, Result};
@@ -28,6 +29,8 @@ pub(crate) struct Mvcc {
     pub(crate) clock: Clock,
     pub(crate) gate: Gate,
     pub(crate) locks: LockTable,
+    /// With [`crate::Concurrency::Mvto`].
+    pub(crate) order: Option<TimestampOrder>,
     pub(crate) flight: InFlight,
     pub(crate) versions: Versions,
     pub(crate) read_memory: ReadMemory,
@@ -67,8 +70,48 @@ impl Mvcc {
     }
 
     /// The oldest timestamp at which a reader may still read.
+    ///
+    /// With timestamp ordering also below the commits at work. These are asked second: one that has
+    /// begun looks whether its own snapshot still holds.
     pub(crate) fn oldest(&self) -> Timestamp {
-        self.snapshots.oldest(&self.clock)
+        let oldest = self.snapshots.oldest(&self.clock);
+        let at_work = self.order.as_ref().and_then(TimestampOrder::oldest);
+        at_work.map_or(oldest, |at_work| oldest.min(at_work))
+    }
+
+    /// Registers a snapshot of all that has committed.
+    pub(crate) fn snapshot(&self, kept: bool) -> SnapshotHandle {
+        let snapshot = match kept {
+            true => self.snapshots.register_kept(&self.clock),
+            false => self.snapshots.register(&self.clock),
+        };
+        if let Some(order) = &self.order {
+            order.freeze(snapshot.timestamp());
+        }
+        snapshot
+    }
+
+    /// [`Mvcc::snapshot`] of one table.
+    pub(crate) fn snapshot_of(&self, table: &TableState) -> SnapshotHandle {
+        let snapshot = self.snapshots.register(&self.clock);
+        if let Some(order) = &self.order {
+            order.scan(table.id, snapshot.timestamp());
+        }
+        snapshot
+    }
+
+    /// The highest timestamp drawn and the number of commits, if none is at work: equal ones at two
+    /// moments tell that nothing was committed between.
+    pub(crate) fn quiet(&self) -> Option<(Timestamp, u64)> {
+        let drawn = self.clock.highest_drawn();
+        let ended = self.order.as_ref().map_or(Some(0), TimestampOrder::ended_if_idle)?;
+        (self.clock.visible() == drawn).then_some((drawn, ended))
+    }
+
+    /// How often a read waited for the end of a commit.
+    #[cfg(test)]
+    pub(crate) fn waits_in_turn(&self) -> u64 {
+        self.locks.waits() + self.order.as_ref().map_or(0, TimestampOrder::waits)
     }
 
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {

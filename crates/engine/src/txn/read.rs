@@ -1,6 +1,7 @@
 //! Reads of a key: now, and at a timestamp.
 
 use super::mvcc::Mvcc;
+use super::order::TimestampOrder;
 use super::scan::stored;
 use super::snapshots::SnapshotHandle;
 use super::table::TableState;
@@ -9,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::ids::Timestamp;
 use crate::index::chain::{read_value, read_value_to};
 use crate::index::{Copied, Found, Held, Look, Stored, Wanted, Whole, get_many, get_resident};
+use crate::planted::{Bug, planted};
 
 /// Attempts of a read outside a transaction if its snapshots are given up.
 const ATTEMPTS: u32 = 100;
@@ -24,6 +26,7 @@ impl Mvcc {
     pub(crate) fn get_now(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
         // Before the check: a half-done commit fails the log before its timestamp is decided.
         let visible = self.clock.visible();
+        let taken_back = self.taken_back();
         self.check()?;
         table.check()?;
         let found = match table.tree.get(&self.pool, key) {
@@ -32,8 +35,43 @@ impl Mvcc {
         };
         match self.decided(table, found, visible) {
             // The table may have been dropped, and its pages reused, during the read.
-            Some(answer) => table.check().map(|()| answer),
-            None => self.get_by_snapshot(table, key),
+            Some(answer) if self.is_settled(table, key, taken_back) => table.check().map(|()| answer),
+            _ => self.get_by_snapshot(table, key),
+        }
+    }
+
+    /// The number of commits taken back, for [`Mvcc::is_settled`].
+    #[inline]
+    fn taken_back(&self) -> u64 {
+        self.order.as_ref().map_or(0, TimestampOrder::taken_back)
+    }
+
+    /// Whether the entry of `key`, not above `visible` and read after `taken_back`, is of a commit
+    /// that has ended. With timestamp ordering, one below `visible` may be at work: it has the
+    /// lock, or was taken back.
+    #[inline]
+    fn is_settled(&self, table: &TableState, key: &[u8], taken_back: u64) -> bool {
+        self.order.is_none() || self.has_ended(table, key, taken_back)
+    }
+
+    /// A failed log, too: it unlocks commits that were not durable, or half done.
+    #[cold]
+    #[inline(never)]
+    fn has_ended(&self, table: &TableState, key: &[u8], taken_back: u64) -> bool {
+        planted(Bug::LockNotAwaited)
+            || (!self.locks.is_locked_by_other(table.id, key, 0)
+                && self.taken_back() == taken_back
+                && self.check().is_ok())
+    }
+
+    /// Sees to it that `key` has all its versions up to `at`. With timestamp ordering, a commit
+    /// below may be at work, or come later.
+    pub(crate) fn complete_up_to(&self, table: &TableState, key: &[u8], at: Timestamp) {
+        let Some(order) = &self.order else { return };
+        let slot = self.locks.slot(table.id, key);
+        order.read(slot, at);
+        if !planted(Bug::LockNotAwaited) {
+            self.locks.wait_out(slot);
         }
     }
 
@@ -47,6 +85,7 @@ impl Mvcc {
     ) -> Result<bool> {
         // Before the check, as in `get_now`.
         let visible = self.clock.visible();
+        let taken_back = self.taken_back();
         self.check()?;
         table.check()?;
         let copied = match table.tree.copy_to(&self.pool, key, wanted, value) {
@@ -54,11 +93,18 @@ impl Mvcc {
             Err(error) => return table.check().and(Err(error)),
         };
         match copied {
-            Some(Copied { timestamp, held: Held::Inline }) if timestamp <= visible => {
+            Some(Copied { timestamp, held: Held::Inline })
+                if timestamp <= visible && self.is_settled(table, key, taken_back) =>
+            {
                 table.check().map(|()| true)
             }
-            None if self.versions.nothing_deleted(table.id) => table.check().map(|()| false),
-            _ => self.by_snapshot(|snapshot| self.copy_at(table, key, snapshot, wanted, value)),
+            None if self.versions.nothing_deleted(table.id) && self.is_settled(table, key, taken_back) => {
+                table.check().map(|()| false)
+            }
+            _ => self.by_snapshot(|snapshot| {
+                self.complete_up_to(table, key, snapshot.timestamp());
+                self.copy_at(table, key, snapshot, wanted, value)
+            }),
         }
     }
 
@@ -83,11 +129,14 @@ impl Mvcc {
     pub(crate) fn get_from_memory(&self, table: &TableState, key: &[u8]) -> Option<Result<Option<Vec<u8>>>> {
         // Before the check, as in `get_now`.
         let visible = self.clock.visible();
+        let taken_back = self.taken_back();
         if let Err(error) = self.check().and_then(|()| table.check()) {
             return Some(Err(error));
         }
         let value = match get_resident(&self.pool, table.tree, key) {
-            Ok(Look::Found(found)) => Ok(self.decided(table, found, visible)?),
+            Ok(Look::Found(found)) => {
+                Ok(self.decided(table, found, visible).filter(|_| self.is_settled(table, key, taken_back))?)
+            }
             Ok(Look::Away(_) | Look::Moved) => return None,
             Err(error) => Err(error),
         };
@@ -104,11 +153,12 @@ impl Mvcc {
     ) {
         let lookups: Vec<_> = wanted.iter().map(|&(table, key)| (table.tree, key)).collect();
         let visible = self.clock.visible();
+        let taken_back = self.taken_back();
         get_many(&self.pool, &lookups, &mut |index, found| {
             let (table, key) = wanted[index];
             let value = found.and_then(|found| match self.decided(table, found, visible) {
-                Some(value) => Ok(value),
-                None => self.get_by_snapshot(table, key),
+                Some(value) if self.is_settled(table, key, taken_back) => Ok(value),
+                _ => self.get_by_snapshot(table, key),
             });
             // The table may have been dropped during the read.
             answer(index, table.check().and(value));
@@ -132,23 +182,36 @@ impl Mvcc {
         snapshot: &SnapshotHandle,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         self.check()?;
-        let at = snapshot.timestamp();
-        table.check_at(at)?;
-        let wanted: Vec<_> = keys.iter().map(|&key| (table.tree, key)).collect();
-        let outcome = collect(keys.len(), |answer| {
-            get_many(&self.pool, &wanted, &mut |index, found| {
-                let value = found.and_then(|found| self.resolve_at(table, keys[index], at, found));
-                answer(index, value.and_then(|value| self.load(value)));
-            });
-        });
+        table.check_at(snapshot.timestamp())?;
+        let outcome = collect(keys.len(), |answer| self.get_each_at(table, keys, snapshot, answer));
         // As in `get_at`.
         snapshot.check()?;
         outcome
     }
 
+    /// Reads several keys at a snapshot, which the caller checks afterwards. Calls `answer` once
+    /// per index of `keys`, in any order.
+    pub(crate) fn get_each_at(
+        &self,
+        table: &TableState,
+        keys: &[&[u8]],
+        snapshot: &SnapshotHandle,
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>>),
+    ) {
+        let at = snapshot.timestamp();
+        let wanted: Vec<_> = keys.iter().map(|&key| (table.tree, key)).collect();
+        get_many(&self.pool, &wanted, &mut |index, found| {
+            let value = found.and_then(|found| self.resolve_at(table, keys[index], at, found));
+            answer(index, value.and_then(|value| self.load(value)));
+        });
+    }
+
     #[cold]
     fn get_by_snapshot(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.by_snapshot(|snapshot| self.get_at(table, key, snapshot))
+        self.by_snapshot(|snapshot| {
+            self.complete_up_to(table, key, snapshot.timestamp());
+            self.get_at(table, key, snapshot)
+        })
     }
 
     #[cold]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::durability::Durability;
 use crate::compression::Compression;
+use crate::concurrency::Concurrency;
 
 /// Settings that hold while the database is open.
 #[derive(Clone, Debug)]
@@ -16,4 +17,5 @@ pub(crate) struct Settings {
     /// Limit of old versions, independent of the budget.
     pub(crate) old_version_bytes_max: Option<u64>,
     pub(crate) compression: Compression,
+    pub(crate) concurrency: Concurrency,
 }

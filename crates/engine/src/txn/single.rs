@@ -63,6 +63,7 @@ impl Mvcc {
         // Only a thread alone inside the gate drops a table, so this holds until the end.
         table.check()?;
         let lock = self.locks.lock_one(me, table.id, single.key);
+        let at_work = self.begin_above();
         let single = self.with_sight(table, single);
         let mut drawn = None;
         let mut full = None;
@@ -78,7 +79,7 @@ impl Mvcc {
                 Ok(SingleOutcome::Large) => return Ok(SingleEnd::Large),
                 Ok(SingleOutcome::Absent) if !accept(None) => return Ok(SingleEnd::Refused),
                 Ok(SingleOutcome::Absent) => {
-                    drop((lock, inside));
+                    drop((at_work, lock, inside));
                     return self.nothing_to_do(durability).map(SingleEnd::Committed);
                 }
                 Ok(SingleOutcome::NoTimestamp) => match full.take() {
@@ -100,10 +101,9 @@ impl Mvcc {
             (New::Nothing, true) => table.count.add(-1),
             _ => {}
         }
-        let drawn = drawn.expect("what is done has its timestamp");
-        let timestamp = drawn.timestamp();
+        let timestamp = drawn.as_ref().expect("what is done has its timestamp").timestamp();
         let sync = self.decide(drawn, end, durability);
-        drop(lock);
+        drop((at_work, lock));
         if underfull {
             tidy(table.tree, &self.pool, single.key);
         }
@@ -147,6 +147,9 @@ impl Mvcc {
             }
             None => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
         };
+        if let Some(order) = &self.order {
+            order.wrote(&[self.locks.slot(table.id, single.key)], timestamp);
+        }
         let removes = matches!(single.new, New::Nothing);
         self.versions.push(table.id, single.key, timestamp, removes, &old)?;
         *drawn = Some(ticket);

@@ -185,21 +185,42 @@ impl Snapshots {
         self.register_as(clock, true)
     }
 
+    /// Registers a snapshot of all below a timestamp that nobody else has, and returns both.
+    ///
+    /// # Errors
+    /// Those of `draw`, which draws the timestamp.
+    pub(crate) fn register_below(
+        self: &Arc<Self>,
+        clock: &Clock,
+        draw: impl FnOnce() -> Result<Timestamp>,
+    ) -> Result<(SnapshotHandle, Timestamp)> {
+        let mut handle = self.take_slot(clock);
+        let drawn = draw()?;
+        // It may be above `visible`. A reader waits for the locks of commits between.
+        handle.timestamp = Timestamp(drawn.0 - 1);
+        handle.begin(self.time.elapsed());
+        Ok((handle, drawn))
+    }
+
     fn register_as(self: &Arc<Self>, clock: &Clock, kept: bool) -> SnapshotHandle {
+        let mut handle = self.take_slot(clock);
+        handle.timestamp = clock.visible();
+        // Before it has an age: a collector may compare that at once.
+        if kept {
+            handle.keep(true);
+        }
+        handle.begin(self.time.elapsed());
+        handle
+    }
+
+    /// Steps 1 and 2 of a registration.
+    fn take_slot(self: &Arc<Self>, clock: &Clock) -> SnapshotHandle {
         let lower = clock.visible();
         let first = thread_number() as usize;
         let free = (0..SLOTS).map(|n| (first + n) % SLOTS).find(|&n| self.slots[n].take(lower));
         let registered =
             free.map_or_else(|| Registered::Further(self.take_further(lower)), Registered::Fixed);
-        let handle = SnapshotHandle { registry: Arc::clone(self), registered, timestamp: clock.visible() };
-        handle.slot().reads_at.store(handle.timestamp.0 + 1, SeqCst);
-        // Before it has an age: a collector may compare that at once.
-        if kept {
-            handle.keep(true);
-        }
-        // 64 bits of nanoseconds last 584 years.
-        handle.slot().born.store(self.time.elapsed().as_nanos() as u64, SeqCst);
-        handle
+        SnapshotHandle { registry: Arc::clone(self), registered, timestamp: lower }
     }
 
     fn take_further(&self, lower: Timestamp) -> Arc<Slot> {
@@ -248,6 +269,13 @@ impl Snapshots {
 impl SnapshotHandle {
     pub(crate) fn timestamp(&self) -> Timestamp {
         self.timestamp
+    }
+
+    /// Step 4 of a registration. From now on it has an age.
+    fn begin(&self, now: Duration) {
+        self.slot().reads_at.store(self.timestamp.0 + 1, SeqCst);
+        // 64 bits of nanoseconds last 584 years.
+        self.slot().born.store(now.as_nanos() as u64, SeqCst);
     }
 
     pub(crate) fn age(&self) -> Duration {

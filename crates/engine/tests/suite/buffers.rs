@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use terrace::{Db, Durability, Error, MemoryDirectory, Mode, RecordCache, Snapshot, Table, Transaction};
+use terrace::{
+    Builder, Db, Durability, Error, MemoryDirectory, Mode, RecordCache, Snapshot, Table, Transaction,
+};
 
 use super::common;
 
 fn open() -> (Db, Table) {
-    let directory = Arc::new(MemoryDirectory::new());
-    let builder = common::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered);
-    let db = builder.open("").unwrap();
+    open_with(common::builder())
+}
+
+fn open_with(builder: Builder) -> (Db, Table) {
+    let builder = builder.directory(Arc::new(MemoryDirectory::new())).dram(4 << 20);
+    let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     (db, table)
 }
@@ -148,7 +153,7 @@ fn the_closure_of_a_read_may_read_and_write() {
 
 #[test]
 fn a_read_into_a_buffer_counts_for_conflicts_and_errors_leave_it_empty() {
-    let (db, table) = open();
+    let (db, table) = open_with(common::optimistic());
     table.put("a", "1").unwrap();
     for reads_with in [false, true] {
         let transaction = db.begin();
@@ -171,7 +176,7 @@ fn a_read_into_a_buffer_counts_for_conflicts_and_errors_leave_it_empty() {
 /// A reader beside a writer never sees a half-written value.
 #[test]
 fn the_closure_sees_validated_bytes_only() {
-    let (db, table) = open();
+    let (db, table) = open_with(common::optimistic());
     let stop = AtomicBool::new(false);
     table.put("k", [0; 500]).unwrap();
     std::thread::scope(|scope| {

@@ -271,7 +271,8 @@ mod of_a_thread {
             static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
         }
         let disk = SimulatedDisk::new(7);
-        let db = common::builder().directory(Arc::new(disk)).dram(1 << 20).page_size(4096).open("").unwrap();
+        let db =
+            common::optimistic().directory(Arc::new(disk)).dram(1 << 20).page_size(4096).open("").unwrap();
         let table = db.create_table("t").unwrap();
         (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 300]).unwrap());
         std::thread::scope(|scope| {

@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, Error, MemoryDirectory, Table, Transaction, WriteBatch};
+use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Table, Transaction, WriteBatch};
 
 use super::common;
 
 fn open(dram: u64) -> Db {
+    open_with(common::builder(), dram)
+}
+
+fn open_with(builder: Builder, dram: u64) -> Db {
     let directory = Arc::new(MemoryDirectory::new());
-    common::builder().directory(directory).dram(dram).page_size(4096).open("").unwrap()
+    builder.directory(directory).dram(dram).page_size(4096).open("").unwrap()
 }
 
 fn number(bytes: Option<Vec<u8>>) -> u64 {
@@ -159,7 +163,7 @@ fn write_skew_is_refused() {
 
 #[test]
 fn lost_updates_are_refused() {
-    let db = open(1 << 20);
+    let db = open_with(common::optimistic(), 1 << 20);
     let table = db.create_table("t").unwrap();
     let first = db.begin();
     let second = db.begin();
@@ -187,7 +191,7 @@ fn lost_updates_are_refused() {
 
 #[test]
 fn phantoms_are_refused() {
-    let db = open(1 << 20);
+    let db = open_with(common::optimistic(), 1 << 20);
     let table = db.create_table("t").unwrap();
     for n in 0..400u32 {
         table.put(n.to_be_bytes(), [0; 50]).unwrap();
@@ -351,7 +355,7 @@ fn many_committing_threads_do_not_wait_in_a_circle() {
 #[test]
 fn long_transactions_get_through_in_the_end() {
     const WRITERS: u64 = 2;
-    let db = open(2 << 20);
+    let db = open_with(common::optimistic(), 2 << 20);
     let table = db.create_table("t").unwrap();
     for n in 0..100u32 {
         table.put(n.to_be_bytes(), 0u64.to_le_bytes()).unwrap();

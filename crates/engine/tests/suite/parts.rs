@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{
-    Db, Durability, Error, MemoryDirectory, Mode, RecordCache, Result, Snapshot, Table, TableOptions,
-    Transaction, TypedTable,
+    Builder, Db, Durability, Error, MemoryDirectory, Mode, RecordCache, Result, Snapshot, Table,
+    TableOptions, Transaction, TypedTable,
 };
 
 use super::common;
@@ -17,7 +17,11 @@ use super::common;
 const THREADS: usize = 4;
 
 fn open(directory: &MemoryDirectory) -> (Db, Table) {
-    let builder = common::builder().directory(Arc::new(directory.clone())).dram(4 << 20);
+    open_with(common::builder(), directory)
+}
+
+fn open_with(builder: Builder, directory: &MemoryDirectory) -> (Db, Table) {
+    let builder = builder.directory(Arc::new(directory.clone())).dram(4 << 20);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.open_or_create_table("t").unwrap();
     (db, table)
@@ -288,7 +292,7 @@ fn bounds_of_every_kind_mean_what_they_do_for_slices() {
 /// A part of a value that another commit has changed elsewhere is a read of the value.
 #[test]
 fn a_part_that_was_read_conflicts_with_a_change_of_another() {
-    let (db, table) = open(&MemoryDirectory::new());
+    let (db, table) = open_with(common::optimistic(), &MemoryDirectory::new());
     for length in [100, 50_000] {
         table.put("k", vec![1; length]).unwrap();
         let transaction = db.begin();

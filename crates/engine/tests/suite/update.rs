@@ -1,4 +1,4 @@
-//! `Db::update` under endless conflicts.
+//! `Db::update` under endless conflicts of optimistic transactions.
 //!
 //! It gets priority, unrelated commits pass, and a body that waits for other threads blocks none
 //! for good.
@@ -19,7 +19,7 @@ const CONFLICTS: u64 = 16;
 
 fn open() -> (Db, Table) {
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = common::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered);
+    let builder = common::optimistic().directory(directory).dram(4 << 20).durability(Durability::Buffered);
     let db = builder.open("").unwrap();
     let table = db.create_table("t").unwrap();
     table.put("read", 0u64.to_le_bytes()).unwrap();

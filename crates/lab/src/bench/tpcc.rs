@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use terrace::{Db, Key, MemoryDirectory, MiddleStats, Value};
+use terrace::{Concurrency, Db, Key, MemoryDirectory, MiddleStats, Value};
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::latency::{Latencies, Summary};
@@ -37,7 +37,12 @@ use crate::workload::tpcc::{Kind, Scale};
 /// Default duration.
 const SECONDS: Duration = Duration::from_secs(10);
 /// How Terrace isolates transactions that write.
-const ISOLATION: &str = "serializable, optimistic";
+fn isolation(protocol: Concurrency) -> &'static str {
+    match protocol {
+        Concurrency::Occ => "serializable, optimistic",
+        Concurrency::Mvto => "serializable, timestamp ordering",
+    }
+}
 
 /// What one kind of transaction did.
 #[derive(Debug, Default, Serialize)]
@@ -195,7 +200,8 @@ fn in_db(db: &Db, args: &TpccArgs) -> Outcome<TpccReport> {
         ("files", files.to_owned()),
     ]);
     let budget_bytes = stats.budget_bytes;
-    Ok(TpccReport { isolation: ISOLATION, settings, budget_bytes, middle: stats.middle, ..report })
+    let isolation = isolation(stats.concurrency);
+    Ok(TpccReport { isolation, settings, budget_bytes, middle: stats.middle, ..report })
 }
 
 fn of_peer<P: Peer>(args: &TpccArgs) -> Outcome<TpccReport> {

@@ -5,15 +5,20 @@ pub mod copies;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use terrace::pages::{PageAllocator, PagesBuilder};
-use terrace::{Builder, Db};
+use terrace::{Builder, Concurrency, Db};
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// A builder with the back end and the middle tier that CI names in the environment.
+/// A builder with the back end, the middle tier and the protocol that CI names in the environment.
 pub fn builder() -> Builder {
     Db::builder().defaults_from(variable).expect("the variables name what there is")
+}
+
+/// For tests of what [`Concurrency::Occ`] alone refuses, or lets through.
+pub fn optimistic() -> Builder {
+    builder().concurrency(Concurrency::Occ)
 }
 
 /// A builder of page allocators with the back end that CI names.
