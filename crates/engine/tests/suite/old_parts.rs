@@ -358,11 +358,14 @@ fn readers_beside_a_writer_of_parts_see_one_moment() {
     }
 }
 
+/// A value, and the number of the change that made it; none was removed.
+type Change = (usize, Option<Vec<u8>>);
+
 /// What each key had after each change.
 #[derive(Default)]
 struct History {
     changes: usize,
-    of: BTreeMap<u32, Vec<(usize, Option<Vec<u8>>)>>,
+    of: BTreeMap<u32, Vec<Change>>,
 }
 
 impl History {
