@@ -135,6 +135,38 @@ fn sizes_are_blocks_bytes_or_shares() {
     }
 }
 
+/// Results as policy and size, in order.
+fn sizes(found: &Value) -> Vec<&str> {
+    found["results"].as_array().unwrap().iter().map(|result| result["size"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn default_sizes_fit_small_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = |blocks: u64| (0..blocks).map(|block| format!("{block}\n")).collect::<String>();
+    for (blocks, simulated, told) in [
+        (100, &["1%", "5%", "10%", "20%"][..], false),
+        (99, &["5%", "10%", "20%"], true),
+        (5, &["20%"], true),
+        (4, &["1"], true),
+        (1, &["1"], true),
+    ] {
+        let trace = file(&folder, "t.csv", lines(blocks));
+        let (found, said) = found(&trace, &["--policy", "lru"]);
+        assert_eq!(sizes(&found), simulated, "{blocks}");
+        assert_eq!(said.matches("those below one block are skipped").count(), usize::from(told), "{said}");
+        assert!(!said.contains("--size"), "{said}");
+    }
+    // What cannot drop a size names the option.
+    let trace = file(&folder, "t.csv", lines(1));
+    for flags in [&["--shard", "1/2"][..], &["--size", "1%"]] {
+        let output = simulate(&trace, flags);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("--size"), "{}", text(&output.stderr));
+    }
+    assert!(text(&simulate(&trace, &["--shard", "1/2"]).stderr).contains("too small for the default sizes"));
+}
+
 #[test]
 fn curves_have_bytes_and_a_knee() {
     let folder = tempfile::tempdir().unwrap();

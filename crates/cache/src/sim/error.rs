@@ -22,7 +22,8 @@ pub enum SimError {
     },
     /// A size without blocks in the sample.
     #[error(
-        "a cache of {size}, {blocks} blocks, has no block in a sample of {share}; give a larger size or sample"
+        "a cache of {} has no block in a sample of {share}; give a larger size or sample",
+        size.words_with(*blocks)
     )]
     NoBlocksInSample {
         /// The requested size.
@@ -33,7 +34,7 @@ pub enum SimError {
         share: f64,
     },
     /// A size below one block.
-    #[error("a cache of {size} has no blocks: {}; give a larger size", why_none(*size, *footprint, *block_bytes))]
+    #[error("a cache of {} has no blocks: {}; give a larger size", size.words(), why_none(*size, *footprint, *block_bytes))]
     NoBlocks {
         /// The requested size.
         size: Size,
@@ -44,7 +45,9 @@ pub enum SimError {
     },
     /// A size at which all policies are equal.
     #[error(
-        "a cache of {size}, {blocks} blocks, is larger than the trace's footprint of {footprint} blocks; give at most that, or a share such as 10%"
+        "a cache of {} is larger than the trace's footprint of {}; give at most that, or a share such as 10%",
+        size.words_with(*blocks),
+        Size::Blocks(*footprint).words()
     )]
     BeyondFootprint {
         /// The requested size.
@@ -76,7 +79,7 @@ pub enum SimError {
 
 fn why_none(size: Size, footprint: usize, block_bytes: u32) -> String {
     match size.is_relative() {
-        true => format!("the trace has {footprint} of {block_bytes} bytes"),
+        true => format!("the trace has {} of {block_bytes} bytes", Size::Blocks(footprint).words()),
         // The trace may not be read yet.
         false => format!("a block has {block_bytes} bytes"),
     }

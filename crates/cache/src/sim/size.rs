@@ -36,6 +36,23 @@ impl Size {
         matches!(self, Size::Share(_))
     }
 
+    /// The size in a sentence: `1 block`, `500 blocks`, `5%`.
+    pub fn words(&self) -> String {
+        match self {
+            Size::Blocks(1) => "1 block".to_owned(),
+            Size::Blocks(blocks) => format!("{blocks} blocks"),
+            size => size.to_string(),
+        }
+    }
+
+    /// The size as requested, and in blocks if that differs.
+    pub(super) fn words_with(&self, blocks: usize) -> String {
+        match self {
+            Size::Blocks(_) => self.words(),
+            size => format!("{size}, {}", Size::Blocks(blocks).words()),
+        }
+    }
+
     /// The size in blocks of `block_bytes` bytes, if it does not depend on the footprint.
     pub(super) fn fixed_blocks(&self, block_bytes: u32) -> Option<usize> {
         match self {

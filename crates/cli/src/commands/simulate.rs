@@ -52,18 +52,35 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     };
     let source = Source::new(path, args)?;
     let began = Instant::now();
-    let found = match simulate_policies(args, &source, &names(&args.policy, true)) {
-        // The trace is too long for an implied bound: run the others without it.
-        Err(SimError::TooLong { what, needs, max }) if is_left_out(args, &what) && source.can_reopen() => {
-            eprintln!(
-                "terrace: {what} is skipped: it needs {needs}, and {} has more than {max} requests",
-                escape::text(&source.name)
-            );
-            simulate_policies(args, &source, &names(&args.policy, false))
+    let (mut policies, mut sizes) = (names(&args.policy, true), sizes(args));
+    let found = loop {
+        match simulate_policies(args, &source, &policies, &sizes) {
+            // The trace is too long for an implied bound: run the others without it.
+            Err(SimError::TooLong { what, needs, max })
+                if is_left_out(args, &what) && source.can_reopen() =>
+            {
+                eprintln!(
+                    "terrace: {what} is skipped: it needs {needs}, and {} has more than {max} requests",
+                    escape::text(&source.name)
+                );
+                policies = names(&args.policy, false);
+            }
+            // The trace is too small for a default size: run the others without it.
+            Err(SimError::NoBlocks { footprint, .. }) if are_sizes_left_out(args) && source.can_reopen() => {
+                sizes = default_sizes(footprint, source.block_bytes);
+                let sizes: Vec<String> = sizes.iter().map(Size::words).collect();
+                eprintln!(
+                    "terrace: {} has a footprint of {}; of the default sizes, {}, those below one block are skipped, and {} is simulated",
+                    escape::text(&source.name),
+                    Size::Blocks(footprint).words(),
+                    SIZES.join(", "),
+                    sizes.join(", ")
+                );
+            }
+            found => break found,
         }
-        found => found,
     };
-    let found = found.map_err(|error| failure(error, &source.name))?;
+    let found = found.map_err(|error| failure(error, args, &source.name))?;
     let seconds = began.elapsed().as_secs_f64();
     Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
 }
@@ -79,11 +96,36 @@ fn is_left_out(args: &SimulateArgs, policy: &str) -> bool {
         && !args.policy.iter().any(is_named)
 }
 
-fn simulate_policies(args: &SimulateArgs, source: &Source<'_>, policies: &[Name]) -> Result<Found, SimError> {
-    let sizes: Vec<Size> = match args.size.is_empty() && !args.curve {
+fn has_default_sizes(args: &SimulateArgs) -> bool {
+    args.size.is_empty() && !args.curve
+}
+
+fn sizes(args: &SimulateArgs) -> Vec<Size> {
+    match has_default_sizes(args) {
         true => SIZES.iter().map(|size| size.parse().expect("a constant")).collect(),
         false => args.size.clone(),
-    };
+    }
+}
+
+/// Whether default sizes below one block are left out. Shards never leave one out, since all
+/// shards must agree on the sizes.
+fn are_sizes_left_out(args: &SimulateArgs) -> bool {
+    has_default_sizes(args) && args.shard.is_none()
+}
+
+/// The default sizes with at least one block of a small trace; one block if there are none.
+fn default_sizes(footprint: usize, block_bytes: u32) -> Vec<Size> {
+    let sizes = SIZES.iter().map(|size| size.parse::<Size>().expect("a constant"));
+    let sizes: Vec<Size> = sizes.filter(|size| size.blocks(footprint, block_bytes).is_ok()).collect();
+    if sizes.is_empty() { vec![Size::Blocks(1)] } else { sizes }
+}
+
+fn simulate_policies(
+    args: &SimulateArgs,
+    source: &Source<'_>,
+    policies: &[Name],
+    sizes: &[Size],
+) -> Result<Found, SimError> {
     let caches = policies.iter().flat_map(|policy| sizes.iter().map(move |size| (policy.clone(), *size)));
     let curves = policies.iter().filter(|_| args.curve).cloned();
     let (cache_indices, caches) = part(args, caches);
@@ -136,8 +178,12 @@ fn part<T>(args: &SimulateArgs, all: impl Iterator<Item = T>) -> (Vec<usize>, Ve
 }
 
 /// An unfit size is a usage error; other errors concern the trace.
-fn failure(error: SimError, trace: &str) -> Failure {
+fn failure(error: SimError, args: &SimulateArgs, trace: &str) -> Failure {
     match error {
+        // Standard input, which cannot be read again, or a shard.
+        SimError::NoBlocks { .. } if has_default_sizes(args) => {
+            Failure::Usage(format!("{trace} is too small for the default sizes: {error} with --size"))
+        }
         SimError::Trace(TraceError::Format(_)) | SimError::TooLong { .. } => {
             Failure::Usage(format!("{trace}: {error}"))
         }

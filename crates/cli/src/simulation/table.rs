@@ -9,11 +9,12 @@ use super::found::{CacheFound, CostFound, CurveFound, Found, PartFound};
 /// Renders the text.
 pub fn table(found: &Found) -> String {
     let mut text = format!(
-        "{}: {} requests, {} of them writes, for {} blocks of {}, {} together\n",
+        "{}: {} requests, {} of them writes, for {} {} of {}, {} together\n",
         found.trace,
         show_count(found.requests),
         show_count(found.writes),
         show_count(found.footprint as u64),
+        if found.footprint == 1 { "block" } else { "blocks" },
         show_size(found.block_bytes.into()),
         show_size(found.bytes(found.footprint)),
     );

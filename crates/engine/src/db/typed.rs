@@ -16,7 +16,7 @@ use super::snapshot::Range;
 use super::table::Table;
 use crate::error::{Error, Result};
 
-/// A [`Table`] with types for its keys and values.
+/// A [`Table`] with types for its keys and values, from [`Table::typed`].
 ///
 /// Keys have the order of their values: numbers, strings, and tuples member by member. The database
 /// does not store the types; name the same ones each time. Bytes that do not fit are
