@@ -7,6 +7,8 @@
 pub(crate) enum CacheBug {
     ServeMarkedRegions,
     NoGenerationInJournal,
+    /// Leaves the blocks of a smaller cache where the journal of a larger one will be.
+    KeepLeftovers,
     ServeUnverified,
     /// Before the journal and the blocks are durable.
     UnmarkBeforeData,

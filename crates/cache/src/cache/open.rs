@@ -19,7 +19,7 @@ use std::io;
 use super::guard::{GuardState, Name};
 use super::index::Index;
 use super::journal::replay;
-use super::layout::{Header, Layout, REGION_PAGES_MAX, Superblock};
+use super::layout::{Header, Layout, PAGE_BYTES, REGION_PAGES_MAX, Superblock};
 use super::placement::Placement;
 use super::random::draw;
 use super::record::{Record, SlotContent};
@@ -28,7 +28,9 @@ use super::regions::{Mark, PAGE_REGIONS, Regions};
 use super::stats::Start;
 use super::{CacheConfig, CacheError};
 use crate::planted::{CacheBug, planted};
-use terrace_io::BlockDevice;
+use terrace_io::{AlignedBuffer, BlockDevice};
+
+const CLEARED_BYTES: usize = 1 << 20;
 
 pub(super) struct Opened {
     pub superblock: Superblock,
@@ -315,11 +317,36 @@ fn format(
         Superblock::wipe(fast)?;
     }
     let superblock = fresh_superblock(config, slow);
-    if fast.len() < superblock.layout.bytes() {
+    let left = fast.len();
+    if left < superblock.layout.bytes() {
         fast.set_len(superblock.layout.bytes())?;
+    }
+    if !planted(CacheBug::KeepLeftovers) {
+        clear_journal(fast, superblock.layout, left)?;
     }
     let regions = Regions::new(superblock.layout, superblock.region_shift, superblock.generation);
     Ok((superblock, regions))
+}
+
+/// Clears what another layout has left in its `left` bytes where both halves of the journal will
+/// be.
+///
+/// Replay would take a block's bytes behind the last page for a damaged page. They are cleared
+/// before a superblock names the journal: its first half ends with a sync.
+fn clear_journal(fast: &dyn BlockDevice, layout: Layout, left: u64) -> io::Result<()> {
+    let (mut from, end) = (layout.journal_offset(0, 0), layout.journal_offset(2, 0));
+    let end = end.min(left.next_multiple_of(PAGE_BYTES as u64));
+    let zeros = AlignedBuffer::zeroed(CLEARED_BYTES);
+    let mut content = AlignedBuffer::zeroed(CLEARED_BYTES);
+    while from < end {
+        let bytes = (end - from).min(CLEARED_BYTES as u64) as usize;
+        fast.read_at(from, &mut content[..bytes])?;
+        if content[..bytes] != zeros[..bytes] {
+            fast.write_at(from, &zeros[..bytes])?;
+        }
+        from += bytes as u64;
+    }
+    Ok(())
 }
 
 fn warm(

@@ -201,3 +201,29 @@ fn the_first_hit_after_a_restart_reads_its_block_once() {
     // A block of the previous run may just be outdated, so this is no damage.
     assert_eq!(counts(&cached.stats()), (4, 1, 1, 0));
 }
+
+/// The journal of a larger cache lies where the smaller one had blocks.
+#[test]
+fn a_cache_made_larger_is_warm_at_the_next_opening() {
+    let start_of = |bug: Option<CacheBug>| {
+        let slow = Arc::new(MemoryDevice::new("slow", 64 * BLOCK as u64));
+        (0..64).for_each(|block| slow.write_at(offset(block), &content(block)).unwrap());
+        let fast = Arc::new(MemoryDevice::new("fast", 0));
+        let mut starts = Vec::new();
+        plant(bug);
+        for capacity in [64, 20_000, 20_000, 20_000] {
+            let config = timeless(capacity).power_cycle(Some([1; 16]));
+            let cached = Cached::open(Arc::clone(&slow) as _, Arc::clone(&fast) as _, config).unwrap();
+            starts.push(cached.start());
+            (0..64).for_each(|block| assert!(read(&cached, offset(block), BLOCK)[..] == content(block)[..]));
+            cached.close().unwrap();
+        }
+        plant(None);
+        starts
+    };
+    let (new, other) = (Start::New, Start::Cold("it was made with other settings".to_owned()));
+    let warm = Start::Warm { kept: 64, dropped: 0 };
+    assert_eq!(start_of(None), [new.clone(), other.clone(), warm.clone(), warm]);
+    let damaged = Start::Cold("the journal is damaged".to_owned());
+    assert_eq!(start_of(Some(CacheBug::KeepLeftovers)), [new, other, damaged.clone(), damaged]);
+}
