@@ -26,7 +26,7 @@
 //! leaves a fingerprint that does not match, and so an empty cache.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -176,9 +176,12 @@ impl Database {
     ) -> Result<Database, String> {
         let relations = Arc::new(RelationMap::default());
         let recorder = options.trace.as_deref().map(|trace| {
-            Recorder::create(trace)
-                .map(Mutex::new)
-                .map_err(|error| format!("trace {}: {error}", trace.display()))
+            Recorder::create(trace).map(Mutex::new).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    format!("trace {} exists already; name a new file", trace.display())
+                }
+                _ => format!("trace {}: {error}", trace.display()),
+            })
         });
         let recorder = recorder.transpose()?;
         let storage = match &options.cache {

@@ -12,6 +12,9 @@ use terrace_io::{Limits, units};
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
+/// A block: less is a slip of the unit.
+const WRITE_BUDGET_MIN: u64 = 4096;
+
 /// Maximum latency: a second.
 const LATENCY_US_MAX: u64 = 1_000_000;
 
@@ -26,6 +29,15 @@ const OF_CACHE: [&str; 8] = [
     "block_cache_write_budget",
     "block_cache_latency_us",
 ];
+
+/// The others, except `time` and `trace`: too many words are like them.
+const OTHERS: [&str; 2] = ["latency_us", "operations_per_second"];
+
+/// How the names of the cache's parameters begin, in letters alone.
+const BEGIN: &str = "blockcache";
+
+/// Letters in which a misspelt name differs.
+const SLIPS_MAX: usize = 2;
 
 /// Parameters of a URI.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,24 +85,31 @@ impl From<Slowness> for Limits {
     }
 }
 
-/// Refuses names that begin like ours and are not.
+/// Refuses names that begin like ours, or differ from one of ours in few letters.
+///
+/// Other names may be those of another VFS below.
 ///
 /// # Errors
 /// A sentence with the name and the known ones.
 pub(crate) fn check_names(names: impl IntoIterator<Item = String>) -> Result<(), String> {
-    let is_ours = |name: &String| name.to_ascii_lowercase().starts_with("block_cache");
-    let is_known = |name: &str| name == "block_cache" || OF_CACHE.contains(&name);
-    match names.into_iter().find(|name| is_ours(name) && !is_known(name)) {
-        Some(name) => {
+    let is_known = |name: &str| name == "block_cache" || OF_CACHE.contains(&name) || OTHERS.contains(&name);
+    let like = |name: &str| OTHERS.iter().find(|ours| strsim::damerau_levenshtein(name, ours) <= SLIPS_MAX);
+    for name in names.into_iter().filter(|name| !is_known(name)) {
+        let letters = name.to_ascii_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
+        let begin = letters.get(..BEGIN.len()).unwrap_or(&letters);
+        if strsim::damerau_levenshtein(begin, BEGIN) <= SLIPS_MAX {
             // SQLite's log cuts a message after 210 bytes.
             let endings = OF_CACHE.map(|known| known.trim_start_matches("block_cache"));
-            Err(format!(
+            return Err(format!(
                 "unknown parameter {name:?}; known are block_cache, alone or with {}",
                 endings.join(" ")
-            ))
+            ));
         }
-        None => Ok(()),
+        if let Some(ours) = like(&name) {
+            return Err(format!("unknown parameter {name:?}; did you mean {ours}?"));
+        }
     }
+    Ok(())
 }
 
 impl Options {
@@ -112,11 +131,7 @@ impl Options {
             Some(directory) => Some(CacheOptions {
                 directory: PathBuf::from(directory),
                 bytes: parameter("block_cache_size").map_or(Ok(CACHE_BYTES_DEFAULT), |text| size(&text))?,
-                write_budget: parameter("block_cache_write_budget")
-                    .map(|text| {
-                        units::size(&text).map_err(|wrong| format!("block_cache_write_budget: {wrong}"))
-                    })
-                    .transpose()?,
+                write_budget: parameter("block_cache_write_budget").map(|text| budget(&text)).transpose()?,
                 policy: parameter("block_cache_policy"),
                 around: second_of("block_cache_mode", &parameter, ["through", "around"])?,
                 buffered: second_of("block_cache_io", &parameter, ["direct", "buffered"])?,
@@ -166,6 +181,16 @@ fn second_of(
 
 fn number(name: &str, text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{name} is {text:?}; expected a whole number"))
+}
+
+/// Bytes per day.
+fn budget(text: &str) -> Result<u64, String> {
+    match units::size(text).map_err(|wrong| format!("block_cache_write_budget: {wrong}"))? {
+        bytes if bytes >= WRITE_BUDGET_MIN => Ok(bytes),
+        _ => Err(format!(
+            "block_cache_write_budget is {text:?}; it is in bytes per day, such as 50GiB, and at least 4KiB"
+        )),
+    }
 }
 
 /// Size of a cache, in bytes.
@@ -220,6 +245,7 @@ mod tests {
             ("block_cache=/c&block_cache_trust=all", "block_cache_trust"),
             ("block_cache_trust=synced", "block_cache_trust"),
             ("block_cache=/c&block_cache_write_budget=much", "block_cache_write_budget"),
+            ("block_cache=/c&block_cache_write_budget=50", "50GiB"),
             ("block_cache_write_budget=1GiB", "block_cache_write_budget needs block_cache"),
             ("latency_us=x", "latency_us"),
             ("latency_us=1000001", "latency_us"),
@@ -233,11 +259,26 @@ mod tests {
     #[test]
     fn an_unknown_name_of_the_cache_is_refused_with_the_known_ones() {
         let check = |name: &str| check_names([name.to_owned()]);
-        for name in ["vfs", "cache", "trace", "block_cache", "latency_us"].into_iter().chain(OF_CACHE) {
+        let of_sqlite =
+            ["vfs", "cache", "mode", "psow", "nolock", "immutable", "modeof", "cachesize", "block"];
+        for name in
+            of_sqlite.into_iter().chain(["trace", "time", "block_cache"]).chain(OTHERS).chain(OF_CACHE)
+        {
             assert_eq!(check(name), Ok(()), "{name}");
         }
-        for name in ["block_cache_sise", "block_cache_", "block_cachesize", "Block_Cache", "block_cache_Size"]
-        {
+        for (name, ours) in [("latency_u", "latency_us"), ("operation_per_second", "operations_per_second")] {
+            assert!(check(name).expect_err(name).ends_with(&format!("did you mean {ours}?")));
+        }
+        for name in [
+            "block_cache_sise",
+            "block_cache_",
+            "block_cachesize",
+            "Block_Cache",
+            "block_cache_Size",
+            "blockcache",
+            "block-cache-size",
+            "blokc_cache",
+        ] {
             let why = check(name).expect_err(name);
             assert!(why.contains(&format!("{name:?}")), "{why}");
             let endings = OF_CACHE.map(|word| word.trim_start_matches("block_cache"));

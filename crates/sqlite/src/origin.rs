@@ -72,6 +72,17 @@ impl Origin {
         self.recorded == Some(fingerprint.to_bytes())
     }
 
+    /// Why it does not match the present file.
+    pub fn why_other(&self) -> &'static str {
+        match self.recorded {
+            Some(_) => "the database file has changed since, or is another one",
+            None => {
+                "nobody knows whether the database file has changed since: the last process that used the \
+                 cache was killed during a change, or ended within 10 s after another program's"
+            }
+        }
+    }
+
     /// Starts over with a new identity.
     pub fn begin_anew(&mut self) -> io::Result<()> {
         self.identity = system_random().random();

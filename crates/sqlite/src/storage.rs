@@ -3,6 +3,7 @@
 //! One process at a time holds the directory. Another one gets the owner's process id and goes on
 //! without a cache; the owner notices its changes (`database.rs`).
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +71,12 @@ impl Storage {
     ) -> Result<Storage, String> {
         let name = format!("the block cache {}", options.directory.display());
         let failed = |error: std::io::Error| format!("{name}: {error}");
-        FileDirectory::create(&options.directory).map_err(failed)?;
+        FileDirectory::create(&options.directory).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("{name}: its parent directory does not exist; create it first")
+            }
+            _ => failed(error),
+        })?;
         let how = FileOptions { direct: !options.buffered, uring: false };
         let blocks = FileDirectory::open_with(&options.directory, how).map_err(failed)?;
         let lock = blocks.lock(LOCK).map_err(|error| match error {
@@ -158,6 +164,9 @@ impl Storage {
             ));
         }
         if !is_same {
+            if !self.fast.is_empty() {
+                self.cold = Some(self.origin.why_other().to_owned());
+            }
             self.origin.begin_anew().map_err(|error| format!("{}: {error}", self.name))?;
         }
         let mut told = None;
