@@ -36,7 +36,7 @@ use crate::store::names::{exists, within};
 use crate::store::superblock::Superblock;
 
 /// File beside the page file that names the cache used last.
-const GUARD: &str = "cache.guard";
+pub(crate) const GUARD: &str = "cache.guard";
 
 /// A cache of page file blocks on a faster device.
 ///

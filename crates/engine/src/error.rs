@@ -9,7 +9,7 @@ use terrace_io::units::show_size;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused or failed an operation on a file.
-    #[error("{operation} failed on {file}{}: {source}", at(offset))]
+    #[error("{operation} failed on {file}{}: {source}{}", at(offset), io_advice(operation, source))]
     Io {
         /// What was attempted: "read", "write", "sync", "open", ...
         operation: &'static str,
@@ -62,10 +62,10 @@ pub enum Error {
     /// Retry the transaction; [`crate::Db::update`] does so automatically.
     #[error("conflict with another transaction; run this transaction again")]
     Conflict,
-    /// A write or sync failed earlier. Reopen the database to continue.
-    #[error("the database stopped accepting work after a failure: {reason}; close it and open it again")]
+    /// A write or sync failed earlier, or the database was closed. Reopen it to continue.
+    #[error("{}", stopped(reason))]
     Poisoned {
-        /// The first failure.
+        /// The first failure, or that it was closed.
         reason: String,
     },
     /// Another process or another handle has the database open.
@@ -103,6 +103,14 @@ pub enum Error {
         /// The missing or unexpected thing.
         what: String,
     },
+    /// The path does not hold a backup.
+    #[error("{path} holds no backup: {what}")]
+    NotABackup {
+        /// The path given.
+        path: String,
+        /// The missing or unexpected thing, and the next step.
+        what: String,
+    },
     /// The files have a different format version.
     #[error(
         "{file} has format version {found}, this build reads version {supported}; {}",
@@ -117,7 +125,9 @@ pub enum Error {
         supported: u32,
     },
     /// A key is longer than [`crate::MAX_KEY_BYTES`].
-    #[error("key of {length} bytes is too large, at most {max} are allowed")]
+    #[error(
+        "key of {length} bytes is too large, at most {max} are allowed; keep the rest of it in the value"
+    )]
     KeyTooLarge {
         /// Length of the key, bytes.
         length: usize,
@@ -125,7 +135,7 @@ pub enum Error {
         max: usize,
     },
     /// A value is longer than [`crate::MAX_VALUE_BYTES`].
-    #[error("value of {length} bytes is too large, at most {max} are allowed")]
+    #[error("value of {length} bytes is too large, at most {max} are allowed; divide it among several keys")]
     ValueTooLarge {
         /// Length of the value, bytes.
         length: usize,
@@ -133,7 +143,9 @@ pub enum Error {
         max: usize,
     },
     /// A part to be read or changed is not inside the value.
-    #[error("bytes {start} to {end} are not inside the value of {length} bytes")]
+    #[error(
+        "bytes {start} to {end} are not inside the value of {length} bytes; put a value of another length whole"
+    )]
     OutsideValue {
         /// Offset of the part's first byte.
         start: usize,
@@ -145,15 +157,14 @@ pub enum Error {
     /// A transaction exceeds its share of the log or of the budget.
     ///
     /// Changes count against the log, reads against the budget.
-    #[error(
-        "transaction needs {bytes} bytes, at most {max} are allowed; split it, or raise log_max for what it writes and \
-         dram for what it reads"
-    )]
+    #[error("{}", too_large(*bytes, *max, *reads))]
     TransactionTooLarge {
         /// Bytes needed, of log or of memory.
         bytes: u64,
         /// The limit, bytes.
         max: u64,
+        /// Whether it is for what was read, so of memory.
+        reads: bool,
     },
     /// No table has this name.
     #[error("there is no table named {0:?}; create it first")]
@@ -241,6 +252,35 @@ fn memory_advice(source: &io::Error) -> &'static str {
     if is_limited { "" } else { "; lower the budget" }
 }
 
+/// The reason of a database that was closed.
+pub(crate) const CLOSED: &str = "the database was closed";
+
+fn stopped(reason: &str) -> String {
+    match reason {
+        CLOSED => format!("{reason}; open it again"),
+        _ => format!(
+            "the database stopped accepting work after a failure: {reason}; close it and open it again"
+        ),
+    }
+}
+
+fn io_advice(operation: &str, source: &io::Error) -> &'static str {
+    let is_parent_missing = operation == "create" && source.kind() == io::ErrorKind::NotFound;
+    if is_parent_missing { "; create its parent directory first" } else { "" }
+}
+
+fn too_large(bytes: u64, max: u64, reads: bool) -> String {
+    let (needs, most) = (show_size(bytes), show_size(max));
+    match reads {
+        true => format!(
+            "what the transaction read needs {needs} of memory, at most {most} are allowed; split it, or raise dram"
+        ),
+        false => format!(
+            "what the transaction writes needs {needs} of log, at most {most} are allowed; split it, or raise log_max"
+        ),
+    }
+}
+
 fn other_release(found: u32, supported: u32) -> &'static str {
     match found > supported {
         true => "use the newer release that wrote it, or a later one",
@@ -307,6 +347,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_step_is_that_of_the_cause() {
+        let large = |reads| Error::TransactionTooLarge { bytes: 200_704, max: 131_072, reads }.to_string();
+        assert!(
+            large(true).contains("196 KiB of memory, at most 128 KiB") && large(true).ends_with("raise dram")
+        );
+        assert!(large(false).contains("of log") && large(false).ends_with("raise log_max"));
+        let stopped = |reason: &str| Error::Poisoned { reason: reason.to_owned() }.to_string();
+        assert_eq!(stopped(CLOSED), "the database was closed; open it again");
+        assert!(stopped("sync failed").contains("after a failure: sync failed"));
+        let create = |kind: io::ErrorKind| Error::io("create", "no/such", None, kind.into()).to_string();
+        assert!(create(io::ErrorKind::NotFound).ends_with("; create its parent directory first"));
+        assert!(!create(io::ErrorKind::PermissionDenied).contains("parent"));
+    }
 
     #[test]
     fn the_owner_of_a_busy_database_is_named() {

@@ -181,7 +181,9 @@ fn log_of(files: &Files, slots: &Slots, superblock: &Superblock) -> Result<(Ring
     if header.database != superblock.uuid || header.timeline != superblock.timeline {
         return Err(Error::NotADatabase {
             path: files.log.name().to_owned(),
-            what: "the log belongs to another database than the page file".into(),
+            what: "its log is that of another database than its page file; put the right file back, or save data with \
+                   `terrace repair`"
+                .into(),
         });
     }
     let rings =

@@ -385,6 +385,8 @@ pub struct VerifyReport {
     pub pages_checked: u64,
     /// Table entries counted.
     pub entries_checked: u64,
+    /// Bytes of a backup's log checked; 0 for a database.
+    pub log_bytes_checked: u64,
     /// The first 1,000 findings; empty if there is no damage.
     pub errors: Vec<Damage>,
     /// Number of further findings. Above 65,536 findings, repeated ones may count twice.

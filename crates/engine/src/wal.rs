@@ -225,6 +225,7 @@ impl Wal {
             return Err(Error::TransactionTooLarge {
                 bytes: bytes as u64,
                 max: self.record_bytes_max() as u64,
+                reads: false,
             });
         }
         let slot = match reservation {

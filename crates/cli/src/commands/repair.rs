@@ -85,7 +85,7 @@ pub fn run(args: &RepairArgs, output: &mut dyn Write) -> Outcome {
         return Ok(());
     }
     Err(Failure::Damaged(format!(
-        "{} was damaged; {} entries are saved in {}, other data are lost",
+        "{} was damaged; {} entries are saved in {}, others may be lost",
         escape::path(&args.from.database),
         show_count(report.entries),
         escape::path(&args.destination)

@@ -10,7 +10,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, with_database};
-use terrace_common::units::show_count;
+use terrace_common::units::{show_count, show_size};
 
 use crate::args::VerifyArgs;
 
@@ -34,7 +34,11 @@ pub fn run(args: &VerifyArgs, opener: &dyn Opener, output: &mut dyn Write) -> Ou
     } else {
         list(&found, output)?;
         if found.errors.is_empty() {
-            print(output, format_args!("sound: {pages} pages and {entries} entries checked\n"))?;
+            let log = match found.log_bytes_checked {
+                0 => String::new(),
+                bytes => format!(", and {} of log, whose entries are not counted", show_size(bytes)),
+            };
+            print(output, format_args!("sound: {pages} pages and {entries} entries checked{log}\n"))?;
         }
     }
     match found.error_count() {

@@ -146,7 +146,7 @@ impl Backup {
     /// Opens the backup in the directory `path`.
     ///
     /// # Errors
-    /// [`Error::NotADatabase`], also for an unfinished backup; [`Error::Version`],
+    /// [`Error::NotABackup`], also for an unfinished one; [`Error::Version`],
     /// [`Error::Corrupt`], [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Backup> {
         let path = path.as_ref();
@@ -154,10 +154,10 @@ impl Backup {
             let path = path.display().to_string();
             match source.kind() {
                 io::ErrorKind::NotFound => {
-                    Error::NotADatabase { path, what: "there is no such directory".into() }
+                    Error::NotABackup { path, what: "there is no such directory".into() }
                 }
                 io::ErrorKind::NotADirectory => {
-                    Error::NotADatabase { path, what: "it is not a directory".into() }
+                    Error::NotABackup { path, what: "it is not a directory".into() }
                 }
                 _ => Error::io("open", &path, None, source),
             }
@@ -171,16 +171,18 @@ impl Backup {
     /// Those of [`Backup::open`].
     pub fn open_in(directory: &dyn Directory) -> Result<Backup> {
         if !exists(directory, BACKUP_PAGES)? {
-            let what = match exists(directory, PARTIAL_PAGES)? {
-                true => "it holds a backup that was never finished; make another one",
-                false => "it holds no backup",
+            let (is_unfinished, is_database) = (exists(directory, PARTIAL_PAGES)?, exists(directory, PAGES)?);
+            let what = match (is_unfinished, is_database) {
+                (true, _) => "the one there was never finished; make another one",
+                (false, true) => "it is a database; make a backup of it with `terrace backup`",
+                (false, false) => "backups are made with `terrace backup`",
             };
-            return Err(Error::NotADatabase { path: directory.name(), what: what.to_owned() });
+            return Err(Error::NotABackup { path: directory.name(), what: what.to_owned() });
         }
         let open = |file: &str| {
             directory.open(file, OpenMode::Read).map_err(|source| match source.kind() {
                 io::ErrorKind::NotFound => {
-                    Error::NotADatabase { path: directory.name(), what: format!("it holds no {file}") }
+                    Error::NotABackup { path: directory.name(), what: format!("it holds no {file}") }
                 }
                 _ => Error::io("open", &within(directory, file), None, source),
             })
@@ -202,7 +204,7 @@ impl Backup {
     /// Only read errors. Damage is in the report.
     pub fn check(&self) -> Result<VerifyReport> {
         let mut inspector = Inspector { entries: 0, damages: Damages::default() };
-        let pages_checked = self.archive.check(&mut inspector)?.pages;
+        let checked = self.archive.check(&mut inspector)?;
         // A page does not name its tree, so subtract the entries of the catalog and the garbage
         // tree.
         let mut not_of_tables = 0;
@@ -214,7 +216,13 @@ impl Backup {
         })?;
         let entries_checked = inspector.entries.saturating_sub(not_of_tables);
         let (errors, more_errors) = inspector.damages.into_parts();
-        Ok(VerifyReport { pages_checked, entries_checked, errors, more_errors })
+        Ok(VerifyReport {
+            pages_checked: checked.pages,
+            entries_checked,
+            log_bytes_checked: checked.log_bytes,
+            errors,
+            more_errors,
+        })
     }
 
     /// Restores the backup to a database in the directory `path`.

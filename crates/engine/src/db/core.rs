@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::budget::Budget;
 use super::lookup::{Lookup, Lookups};
-use crate::error::{Error, Result};
+use crate::error::{CLOSED, Error, Result};
 use crate::index::{Before, Single};
 use crate::maintenance::Maintenance;
 use crate::pool::Mode;
@@ -205,7 +205,7 @@ impl Core {
     fn shut_down(&self) -> Result<()> {
         let outcome = if self.settings.read_only { Ok(()) } else { self.write_everything() };
         // Remaining handles must not write beside the next owner.
-        self.pool.wal().close("the database has been closed");
+        self.pool.wal().close(CLOSED);
         outcome
     }
 

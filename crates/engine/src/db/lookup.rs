@@ -138,9 +138,7 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.keep(Err(Error::Poisoned {
-            reason: "the database has been closed, or a thread of it has failed".into(),
-        }));
+        self.keep(Err(Error::Poisoned { reason: "a thread of it ended; perhaps it was closed".into() }));
     }
 }
 

@@ -32,7 +32,7 @@ use super::core::{Core, Shared};
 use super::files::{LOG, Lock, NEW_LOG, NEW_PAGES, PAGES, hold, open_directory, own, refuse_unfinished};
 use super::limits;
 use super::overlay::{Overlay, Room as OverlayRoom};
-use crate::cache::{Cache, Opening};
+use crate::cache::{Cache, GUARD as CACHE_GUARD, Opening};
 use crate::concurrency::Concurrency;
 use crate::config::{Builder, FRAMES_MIN, NewLayout, PageSizes, Split, hash_options, overlay_bytes};
 use crate::error::{Error, Result};
@@ -67,7 +67,8 @@ use crate::txn::versions::{Room, Versions};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 
 impl Builder {
-    /// Opens or creates the database in directory `path`; recovers it if needed.
+    /// Opens or creates the database in directory `path`; recovers it if needed. Other files there
+    /// are left alone. A new database that cannot be opened leaves no files.
     ///
     /// # Errors
     /// [`Error::Busy`] if it is open elsewhere, [`Error::NotADatabase`], [`Error::Version`],
@@ -97,14 +98,29 @@ fn open(builder: Builder, path: &Path) -> Result<Db> {
         let what = format!("it holds no {PAGES}");
         return Err(Error::NotADatabase { path: name, what });
     }
-    let owner = if builder.read_only { None } else { Some(own(&*directory)?) };
-    if !there()? {
-        create_new(&builder, &*directory, layout)?;
+    let owner = if builder.read_only { None } else { Some(Arc::new(own(&*directory)?)) };
+    let is_new = !there()?;
+    if !is_new {
+        return open_in(builder, &directory, dram, owner);
     }
+    let before = exists(&*directory, CACHE_GUARD)?;
+    create_new(&builder, &*directory, layout)?;
+    // The owner's name is kept until the files are gone.
+    open_in(builder, &directory, dram, owner.clone()).inspect_err(|_| take_back(&*directory, before))
+}
+
+/// Opens the database in `directory`, of which `owner` keeps other writers out.
+fn open_in(
+    builder: Builder,
+    directory: &Arc<dyn Directory>,
+    dram: u64,
+    owner: Option<Arc<Lock>>,
+) -> Result<Db> {
+    let name = directory.name();
     let sharing = if builder.read_only { Sharing::Shared } else { Sharing::Alone };
     // Released in this order: the owner's name last.
-    let lock = Box::new((hold(&*directory, sharing)?, owner));
-    let mut files = open_files(&*directory, builder.read_only)?;
+    let lock = Box::new((hold(&**directory, sharing)?, owner));
+    let mut files = open_files(&**directory, builder.read_only)?;
     let superblock = maintenance::inspect(&files)?;
     if builder.read_only {
         if let Some(cache) = &builder.cache {
@@ -116,7 +132,7 @@ fn open(builder: Builder, path: &Path) -> Result<Db> {
     let opening = Opening {
         cache: builder.cache.as_ref(),
         fast: builder.cache_directory.as_ref(),
-        directory: &*directory,
+        directory: &**directory,
         dram_bytes: dram,
         time: &builder.simulated_time,
         memory: memory.as_deref(),
@@ -124,7 +140,7 @@ fn open(builder: Builder, path: &Path) -> Result<Db> {
     if let Some(cached) = opening.attach(Arc::clone(&files.pages), &superblock)? {
         files = files.with_cache(cached);
     }
-    let files = with_log_memory(&builder, &*directory, files)?;
+    let files = with_log_memory(&builder, &**directory, files)?;
     let (options, split) = shares(&builder, dram, &files, &superblock, memory)?;
     check_log_memory(&files, &options)?;
     let recover = || {
@@ -245,7 +261,10 @@ fn open_read_only(
     })?;
     let pool = &maintenance.pool;
     if !pool.exists(catalog_root(pool.class())) {
-        return Err(Error::NotADatabase { path: name, what: "it was created and never opened".to_owned() });
+        return Err(Error::NotADatabase {
+            path: name,
+            what: "it was created and never used; open it for writing, or remove it".to_owned(),
+        });
     }
     let split = Split { total: dram, overlay: bytes_max, ..split };
     let core = assemble(maintenance, settings(&builder, name)?, split, counters, lock)?;
@@ -424,7 +443,9 @@ fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
 fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
     let remains = exists(directory, NEW_PAGES)?;
     if exists(directory, LOG)? && !remains {
-        let what = format!("it holds {LOG} but no {PAGES}");
+        let what = format!(
+            "it holds {LOG} but no {PAGES}; restore a backup, or empty the directory for a new database"
+        );
         return Err(Error::NotADatabase { path: directory.name(), what });
     }
     // The page file's temporary name goes last: it marks the log as a remainder.
@@ -460,6 +481,23 @@ fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
         let _ = directory.remove(NEW_PAGES);
     }
     made
+}
+
+/// Removes a new database that could not be opened. What cannot be removed, the next creation
+/// does.
+fn take_back(directory: &dyn Directory, keep_guard: bool) {
+    let removed = directory.rename(PAGES, NEW_PAGES).and_then(|()| {
+        directory.sync()?;
+        directory.remove(LOG)?;
+        if !keep_guard && directory.exists(CACHE_GUARD)? {
+            directory.remove(CACHE_GUARD)?;
+        }
+        directory.sync()?;
+        directory.remove(NEW_PAGES)
+    });
+    if let Err(error) = removed {
+        tracing::warn!(%error, "files of a new database that could not be opened are left");
+    }
 }
 
 fn open_files(directory: &dyn Directory, read_only: bool) -> Result<Files> {

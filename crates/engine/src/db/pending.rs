@@ -58,7 +58,7 @@ impl Pending {
         let bytes = self.size_bytes() + (key.len() + value_bytes) as u64;
         let max = shared.pool.wal().max_reservation();
         if bytes > max {
-            return Err(Error::TransactionTooLarge { bytes, max });
+            return Err(Error::TransactionTooLarge { bytes, max, reads: false });
         }
         self.enlist(shared, table)
     }

@@ -73,7 +73,7 @@ impl Transaction {
             }
             // Before any removal, and before the keys take more memory than the log allows.
             if bytes > max {
-                return Err(Error::TransactionTooLarge { bytes, max });
+                return Err(Error::TransactionTooLarge { bytes, max, reads: false });
             }
             keys.push(key);
         }

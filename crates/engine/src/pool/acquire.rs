@@ -279,7 +279,7 @@ impl Pool {
     pub(crate) fn reserve_log_to_free(&self, bytes: u64) -> Result<Reservation<'_>> {
         let most = self.wal.max_reservation();
         if bytes > most {
-            return Err(Error::TransactionTooLarge { bytes, max: most });
+            return Err(Error::TransactionTooLarge { bytes, max: most, reads: false });
         }
         let line = &self.requests.log_line;
         if line.is_empty()

@@ -94,6 +94,26 @@ fn other_format_versions_are_refused_by_name_with_advice() {
 }
 
 #[test]
+fn a_new_database_that_cannot_be_opened_leaves_no_file() {
+    let files = ["pages.terrace", "log.terrace", "pages.new", "log.new", "cache.guard"];
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = || common::builder().directory(directory.clone());
+    for refused in [builder().dram(1 << 20).page_size(1 << 16), builder().dram(u64::MAX / 2)] {
+        let error = refused.open("").unwrap_err();
+        assert!(matches!(error, Error::Config(_) | Error::Memory { .. }), "{error}");
+        let left: Vec<_> = files.iter().filter(|file| directory.exists(file).unwrap()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    let db = builder().dram(DRAM).open("").unwrap();
+    db.create_table("t").unwrap().put("key", "value").unwrap();
+    drop(db);
+    // One that exists stays.
+    assert!(builder().dram(u64::MAX / 2).open("").is_err());
+    let db = builder().dram(DRAM).open("").unwrap();
+    assert_eq!(db.open_table("t").unwrap().get("key").unwrap().unwrap(), b"value");
+}
+
+#[test]
 fn a_log_of_another_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (one, other) = (folder.path().join("one"), folder.path().join("other"));

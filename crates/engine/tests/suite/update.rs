@@ -257,7 +257,10 @@ fn what_a_transaction_reads_is_limited_by_the_budget() {
     let (db, table) = open();
     let transaction = db.begin();
     let refused = (0..1_000_000u64).find_map(|key| transaction.get(&table, key.to_be_bytes()).err());
-    assert!(matches!(refused, Some(Error::TransactionTooLarge { bytes, max }) if bytes > max), "{refused:?}");
+    assert!(
+        matches!(refused, Some(Error::TransactionTooLarge { bytes, max, .. }) if bytes > max),
+        "{refused:?}"
+    );
     let taken = db.stats().transaction_bytes;
     let refused = transaction.get_many(&table, (0..100_000u64).map(u64::to_be_bytes)).unwrap_err();
     assert!(matches!(refused, Error::TransactionTooLarge { .. }), "{refused}");

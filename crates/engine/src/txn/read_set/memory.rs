@@ -42,6 +42,7 @@ impl ReadMemory {
             Err(used) => Err(Error::TransactionTooLarge {
                 bytes: (granted + wanted) as u64,
                 max: (granted + max.saturating_sub(used)) as u64,
+                reads: true,
             }),
         }
     }

@@ -152,7 +152,9 @@ fn reads_beyond_the_share_are_refused_and_leaves_forgotten_before() {
         reads.point(TABLE, &n.to_be_bytes(), None);
         reads.afford(&memory, 0).err()
     });
-    let Some(crate::Error::TransactionTooLarge { bytes, max }) = refused else { panic!("{refused:?}") };
+    let Some(crate::Error::TransactionTooLarge { bytes, max, reads: true }) = refused else {
+        panic!("{refused:?}")
+    };
     assert!(bytes > max && max <= (64 << 10) + FREE_BYTES as u64, "{bytes} {max}");
     assert!(memory.used() <= 64 << 10);
     for n in 0..20u64 {
