@@ -232,7 +232,7 @@ pub struct TableArgs {
     #[command(flatten)]
     pub at: DatabaseArgs,
     /// The table
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub table: String,
 }
 

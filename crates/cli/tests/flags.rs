@@ -126,6 +126,7 @@ fn flags_without_an_effect_are_refused() {
         ("get db --table t k --cache simulated:dram,1MiB", "--cache"),
         ("get db --table t k --page-size 8KiB", "--page-size"),
         ("get db --table t k --json --raw", "--raw"),
+        ("put db --table= k v", "--table"),
         ("scan db --table t --durability buffered", "--durability"),
         ("verify db --seed 1", "--seed"),
         ("backup db copy --middle simulated:dram,1MiB", "--middle"),
