@@ -150,3 +150,11 @@ fn commands_of_the_lab_are_absent_and_name_their_feature() {
         assert!(told.contains(&format!("no {command}")) && told.contains("--features lab"), "{told}");
     }
 }
+
+#[test]
+#[cfg(feature = "lab")]
+fn each_claim_is_named_as_it_begins() {
+    let output = terrace(&["reproduce", "C3", "--json"]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), "terrace: C3 (1 of 1)\n"));
+    assert_eq!(text(&terrace(&["reproduce", "list"]).stderr), "");
+}

@@ -26,6 +26,30 @@ mod traces;
 
 pub use claim::{Claim, Measured, Setting, Verdict};
 
+/// What a claim needs and this machine lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// For a list of claims.
+    pub word: &'static str,
+    /// The file of a missing trace.
+    pub trace: Option<&'static str>,
+}
+
+/// The [`Lack`] of `claim`, if any.
+pub fn lack(claim: &Claim, setting: &Setting) -> Option<Lack> {
+    let trace = match claim.id {
+        "U1" | "U2" => "pg_tpch.pgt.zst",
+        "U3" => "pg_oltp.pgt.zst",
+        "C4" => {
+            let nodes = terrace_io::nodes().iter().filter(|node| node.bytes > 0).count();
+            return (nodes < 2).then_some(Lack { word: "needs two nodes", trace: None });
+        }
+        _ => return None,
+    };
+    let is_missing = traces::find(setting, trace).is_none();
+    is_missing.then_some(Lack { word: "needs traces", trace: Some(trace) })
+}
+
 /// All claims, grouped by paper.
 pub fn claims() -> impl Iterator<Item = &'static Claim> {
     let papers: [&'static [Claim]; 5] =
@@ -49,6 +73,21 @@ mod tests {
             .collect();
         assert_eq!(ids, expected);
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+    }
+
+    /// Measurements look for the same files as the list.
+    #[test]
+    fn without_its_trace_a_claim_is_not_here() {
+        let setting = Setting { traces: Some("no-such-directory".into()), ..Setting::default() };
+        let mut needy = 0;
+        for claim in claims() {
+            let Some(file) = lack(claim, &setting).and_then(|lack| lack.trace) else { continue };
+            let found = (claim.measure)(&setting).unwrap();
+            assert_eq!(found.verdict, Verdict::NotHere, "{}", claim.id);
+            assert!(found.note.contains(file) && found.note.contains("--traces"), "{}", found.note);
+            needy += 1;
+        }
+        assert_eq!(needy, 3);
     }
 
     #[test]

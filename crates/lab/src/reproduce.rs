@@ -11,16 +11,17 @@ use serde::Serialize;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
-use terrace_common::progress::Progress;
 use terrace_common::report::{self, Lines, Report};
 
 use crate::args::ReproduceArgs;
-use crate::claims::{Claim, Measured, Setting, Verdict, claims};
+use crate::claims::{Claim, Measured, Setting, Verdict, claims, lack};
 
 /// The object of `--json`.
 #[derive(Debug, Serialize)]
 struct Chosen {
     claims: Vec<ClaimFound>,
+    /// File of the report; null without --out.
+    report: Option<String>,
 }
 
 /// One claim in `--json`.
@@ -46,28 +47,31 @@ struct ClaimFound {
 
 /// Lists or measures claims.
 pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
-    let is_list = args.claims == ["list"];
-    let chosen = chosen(&args.claims)?;
+    let names = names(&args.claims);
+    let is_list = names == ["list"];
+    let chosen = chosen(&names)?;
     let setting =
         Setting { traces: args.traces.clone(), optane: args.optane.clone(), operation_ns: args.operation_ns };
     let out = args.out.as_ref().filter(|_| !is_list);
+    if let Some(traces) = args.traces.as_ref().filter(|_| !is_list) {
+        check_traces(traces, &chosen, &setting)?;
+    }
     if let Some(out) = out {
         make_directory(out)?;
     }
-    let bar = Progress::new("reproducing", "claims", chosen.len() as u64);
-    let mut found = Vec::with_capacity(chosen.len());
-    for claim in chosen {
+    let all = chosen.len();
+    let mut found = Vec::with_capacity(all);
+    for (number, claim) in (1..).zip(chosen) {
         found.push(match is_list {
-            true => ClaimFound { verdict: None, ..listed(claim) },
-            false => interrupt::at_once(|| measure(claim, &setting))?,
+            true => ClaimFound { verdict: None, ..listed(claim, &setting) },
+            false => {
+                eprintln!("terrace: {} ({number} of {all})", claim.id);
+                interrupt::at_once(|| measure(claim, &setting))?
+            }
         });
-        bar.add(1);
     }
-    drop(bar);
-    if let Some(out) = out {
-        write_report(out, &mut found)?;
-    }
-    let found = Chosen { claims: found };
+    let report = out.map(|out| write_report(out, &mut found)).transpose()?;
+    let found = Chosen { claims: found, report };
     match args.output.json {
         true => print_json(output, &found),
         false if is_list => show_list(&found, output),
@@ -75,10 +79,15 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     }
 }
 
-/// The claims named on the command line, in the papers' order.
-fn chosen(names: &[String]) -> Outcome<Vec<&'static Claim>> {
+/// The names on the command line, between which may be commas.
+fn names(given: &[String]) -> Vec<&str> {
+    given.iter().flat_map(|names| names.split(',')).filter(|name| !name.is_empty()).collect()
+}
+
+/// The claims of these names, in the papers' order.
+fn chosen(names: &[&str]) -> Outcome<Vec<&'static Claim>> {
     if let [name] = names
-        && (name == "all" || name == "list")
+        && ["all", "list"].contains(name)
     {
         return Ok(claims().collect());
     }
@@ -86,15 +95,31 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Claim>> {
     if let Some(name) = unknown {
         return Err(Failure::Usage(format!("unknown claim {name:?}; see `terrace reproduce list`")));
     }
+    if names.is_empty() {
+        return Err(Failure::Usage("no claim is named; see `terrace reproduce list`".to_owned()));
+    }
     let is_named = |claim: &&Claim| names.iter().any(|name| claim.id.eq_ignore_ascii_case(name));
     Ok(claims().filter(is_named).collect())
 }
 
-fn listed(claim: &Claim) -> ClaimFound {
+/// Checks that a directory of traces given by the user has those of the claims, before any claim
+/// takes its time.
+fn check_traces(traces: &Path, chosen: &[&Claim], setting: &Setting) -> Outcome {
+    match chosen.iter().find_map(|claim| Some((claim, lack(claim, setting)?.trace?))) {
+        Some((claim, file)) => Err(Failure::Work(format!(
+            "no {file} in {}, and {} needs it",
+            terrace_common::escape::path(traces),
+            claim.id
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn listed(claim: &Claim, setting: &Setting) -> ClaimFound {
     let measured = Measured {
         measured: String::new(),
         verdict: Verdict::NotHere,
-        note: "can be measured".to_owned(),
+        note: lack(claim, setting).map_or("can be measured", |lack| lack.word).to_owned(),
         figures: Vec::new(),
     };
     claim_found(claim, measured)
@@ -119,7 +144,6 @@ fn claim_found(claim: &Claim, measured: Measured) -> ClaimFound {
     }
 }
 
-/// Writes figures and report, and records the figures' files in the claims.
 /// Makes the directory of the report, before claims take their time.
 fn make_directory(out: &Path) -> Outcome {
     if out.extension().is_some_and(|ending| ending == "html") {
@@ -129,7 +153,8 @@ fn make_directory(out: &Path) -> Outcome {
     fs::create_dir_all(out).map_err(|error| Failure::file("making the directory", out, error))
 }
 
-fn write_report(out: &Path, found: &mut [ClaimFound]) -> Outcome {
+/// Writes figures and report, records the figures' files in the claims, and returns the report's.
+fn write_report(out: &Path, found: &mut [ClaimFound]) -> Outcome<String> {
     let lead = "What papers claim, held against what was measured here, at smaller sizes.";
     let mut page = Report::new("The papers' claims", lead);
     for claim in found {
@@ -153,7 +178,8 @@ fn write_report(out: &Path, found: &mut [ClaimFound]) -> Outcome {
             claim.figure.get_or_insert_with(|| file.display().to_string());
         }
     }
-    page.write(&out.join("reproduce.html"))
+    let file = out.join("reproduce.html");
+    page.write(&file).map(|()| file.display().to_string())
 }
 
 fn show_list(found: &Chosen, output: &mut dyn Write) -> Outcome {
@@ -178,25 +204,36 @@ fn show(found: &Chosen, output: &mut dyn Write) -> Outcome {
             print(output, format_args!("  figure: {figure}\n"))?;
         }
     }
-    Ok(())
+    match &found.report {
+        Some(report) => print(output, format_args!("report: {report}\n")),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn json(claims: &[&str]) -> serde_json::Value {
-        let args = ReproduceArgs {
+    fn args(claims: &[&str]) -> ReproduceArgs {
+        ReproduceArgs {
             claims: claims.iter().map(|id| (*id).to_owned()).collect(),
             out: None,
             traces: Some("no-such-directory".into()),
             optane: None,
             operation_ns: None,
-            output: terrace_common::tiers::OutputArgs { json: true, config: None },
-        };
+            output: terrace_common::tiers::OutputArgs::default(),
+        }
+    }
+
+    fn text(args: &ReproduceArgs) -> Outcome<String> {
         let mut output = Vec::new();
-        run(&args, &mut output).unwrap();
-        serde_json::from_slice(&output).unwrap()
+        run(args, &mut output).map(|()| String::from_utf8(output).unwrap())
+    }
+
+    fn json(claims: &[&str]) -> serde_json::Value {
+        let mut args = args(claims);
+        args.output.json = true;
+        serde_json::from_str(&text(&args).unwrap()).unwrap()
     }
 
     #[test]
@@ -216,6 +253,9 @@ mod tests {
     #[test]
     fn claims_are_chosen_by_id_in_the_order_of_the_papers() {
         let found = json(&["c3", "S8"]);
+        assert_eq!(names(&["U1,,C3".into(), "S1".into()]), ["U1", "C3", "S1"]);
+        assert_eq!(chosen(&["C3", "S1"]).unwrap().len(), 2);
+        assert_eq!(chosen(&[]).map(|_| ()).unwrap_err().code(), 2);
         let claims = found["claims"].as_array().unwrap();
         let ids: Vec<&str> = claims.iter().map(|claim| claim["id"].as_str().unwrap()).collect();
         assert_eq!(ids, ["S8", "C3"]);
@@ -225,13 +265,37 @@ mod tests {
         let listed = json(&["list"]);
         let listed = listed["claims"].as_array().unwrap();
         assert!(listed.len() == 47 && listed.iter().all(|claim| claim["verdict"].is_null()), "{listed:?}");
-        assert_eq!(chosen(&["U9".to_owned()]).map(|_| ()).unwrap_err().code(), 2);
+        assert_eq!(chosen(&["U9"]).map(|_| ()).unwrap_err().code(), 2);
     }
 
     #[test]
-    fn without_its_trace_a_claim_is_not_here() {
-        let found = json(&["U1"]);
-        assert_eq!(found["claims"][0]["verdict"], "not-here");
-        assert!(found["claims"][0]["note"].as_str().unwrap().contains("--traces"));
+    fn a_given_directory_without_the_trace_is_an_error() {
+        let error = text(&args(&["C3,U1"])).unwrap_err();
+        assert_eq!(error.code(), 1);
+        let told = error.to_string();
+        assert_eq!(told, "no pg_tpch.pgt.zst in no-such-directory, and U1 needs it");
+    }
+
+    #[test]
+    fn the_list_says_which_claims_need_traces() {
+        let listed = json(&["list"]);
+        let listed = listed["claims"].as_array().unwrap();
+        let needy: Vec<&str> = listed
+            .iter()
+            .filter(|claim| claim["note"] == "needs traces")
+            .map(|claim| claim["id"].as_str().unwrap())
+            .collect();
+        assert_eq!(needy, ["U1", "U2", "U3"]);
+        assert!(listed.iter().any(|claim| claim["note"] == "can be measured"));
+    }
+
+    #[test]
+    fn the_report_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("out");
+        let told = text(&ReproduceArgs { out: Some(out.clone()), ..args(&["C3"]) }).unwrap();
+        let report = out.join("reproduce.html");
+        assert!(told.ends_with(&format!("report: {}\n", report.display())), "{told}");
+        assert!(report.exists());
     }
 }

@@ -114,7 +114,11 @@ fn judge(shares: &[Vec<f64>], pages: usize) -> Measured {
     };
     let lines = Lines {
         scale: Scale::Logarithmic,
-        ..Lines::new("Chance of being in DRAM, S15", "reads of a page", "share of the pages in DRAM")
+        ..Lines::new(
+            "Chance of being in DRAM, S15",
+            "reads of a page",
+            "promotions per leaf, those of inner nodes included",
+        )
     };
     let lines = DICE
         .iter()
