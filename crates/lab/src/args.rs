@@ -63,7 +63,7 @@ pub struct YcsbArgs {
     #[arg(long, default_value_t = 1, value_parser = threads())]
     pub threads: u16,
     /// Duration of the measurement, such as 10 or 500ms [default: 10]
-    #[arg(long, value_parser = units::duration, overrides_with = "operations")]
+    #[arg(long, value_parser = positive_time, conflicts_with = "operations")]
     pub seconds: Option<Duration>,
     /// Measure this many operations instead of a duration
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -146,7 +146,7 @@ pub struct TpccArgs {
     #[arg(long, default_value_t = 1, value_parser = threads())]
     pub threads: u16,
     /// Duration of the measurement, such as 10 or 500ms [default: 10]
-    #[arg(long, value_parser = units::duration, overrides_with = "transactions")]
+    #[arg(long, value_parser = positive_time, conflicts_with = "transactions")]
     pub seconds: Option<Duration>,
     /// Run this many transactions instead of a duration, without a warm-up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -239,7 +239,7 @@ pub struct PagesArgs {
     #[command(flatten)]
     pub of: StructureArgs,
     /// Duration of all rounds together, such as 10 or 500ms
-    #[arg(long, default_value = "10", value_parser = units::duration)]
+    #[arg(long, default_value = "10", value_parser = positive_time)]
     pub seconds: Duration,
     /// Percent of a page's cache lines to read
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
@@ -268,10 +268,10 @@ pub struct RestartArgs {
     #[arg(long, default_value_t = 2, value_parser = threads())]
     pub threads: u16,
     /// Duration of a life; its last quarter gives the rate that the next life must reach
-    #[arg(long, default_value = "20", value_parser = units::duration)]
+    #[arg(long, default_value = "20", value_parser = positive_time)]
     pub seconds: Duration,
     /// Width of a step of the curve
-    #[arg(long, default_value = "100ms", value_parser = units::duration)]
+    #[arg(long, default_value = "100ms", value_parser = positive_time)]
     pub tick: Duration,
     /// Percent of the rate before that counts as reached
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
@@ -297,6 +297,14 @@ pub struct RestartArgs {
     pub life: Option<String>,
 }
 
+/// Parses a duration above zero.
+fn positive_time(text: &str) -> Result<Duration, String> {
+    match units::duration(text)? {
+        Duration::ZERO => Err("nothing can be measured in no time; give for example 10 or 500ms".to_owned()),
+        time => Ok(time),
+    }
+}
+
 fn value_size(text: &str) -> Result<usize, String> {
     let bytes = units::size(text)?;
     match usize::try_from(bytes) {
@@ -318,11 +326,16 @@ pub enum Line {
 impl Line {
     /// Parses `bench ycsb` with these flags.
     pub fn ycsb(flags: &str) -> Result<YcsbArgs, clap::Error> {
-        let line = ["terrace", "bench", "ycsb"].into_iter().chain(flags.split_whitespace());
-        match <Line as clap::Parser>::try_parse_from(line)? {
-            Line::Bench(BenchCommand::Ycsb(args)) => Ok(*args),
+        match Line::parse("ycsb", flags)? {
+            BenchCommand::Ycsb(args) => Ok(*args),
             other => panic!("{other:?}"),
         }
+    }
+
+    fn parse(benchmark: &str, flags: &str) -> Result<BenchCommand, clap::Error> {
+        let line = ["terrace", "bench", benchmark].into_iter().chain(flags.split_whitespace());
+        let Line::Bench(command) = <Line as clap::Parser>::try_parse_from(line)?;
+        Ok(command)
     }
 }
 
@@ -358,12 +371,32 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_seconds_and_operations_counts() {
-        let args = ycsb("--operations 7 --seconds 3").unwrap();
-        assert_eq!((args.seconds, args.operations), (Some(Duration::from_secs(3)), None));
-        let args = ycsb("--seconds 3 --operations 7").unwrap();
-        assert_eq!((args.seconds, args.operations), (None, Some(7)));
+    fn a_duration_and_an_amount_exclude_each_other() {
+        for (benchmark, amount) in [("ycsb", "--operations"), ("tpcc", "--transactions")] {
+            for flags in [format!("{amount} 7 --seconds 3"), format!("--seconds 10 {amount} 7")] {
+                let error = Line::parse(benchmark, &flags).unwrap_err();
+                let told = error.to_string();
+                assert!(told.contains(amount) && told.contains("--seconds"), "{flags}: {told}");
+            }
+            Line::parse(benchmark, &format!("{amount} 7")).unwrap();
+        }
         assert_eq!(ycsb("--threads 1 --threads 2").unwrap().threads, 2);
+    }
+
+    #[test]
+    fn nothing_is_measured_in_no_time() {
+        for (benchmark, flags) in [
+            ("ycsb", "--seconds 0"),
+            ("ycsb", "--seconds 0ms"),
+            ("tpcc", "--seconds 0"),
+            ("pages", "--store x --seconds 0"),
+            ("restart", "--store x --warmth y --seconds 0"),
+            ("restart", "--store x --warmth y --tick 0"),
+        ] {
+            let told = Line::parse(benchmark, flags).unwrap_err().to_string();
+            assert!(told.contains("no time"), "{flags}: {told}");
+        }
+        assert_eq!(ycsb("--warmup 0").unwrap().warmup, Duration::ZERO);
     }
 
     #[test]

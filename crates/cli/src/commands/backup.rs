@@ -9,7 +9,7 @@ use terrace_common::interrupt::{self, Leftover};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_size};
 
 use crate::args::BackupArgs;
 
@@ -24,7 +24,7 @@ pub fn run(args: &BackupArgs, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         return print_json(output, &copied);
     }
     let (pages, file, log) =
-        (show_count(copied.pages), show_size(copied.page_file_bytes), show_size(copied.log_bytes));
+        (counted(copied.pages, "page"), show_size(copied.page_file_bytes), show_size(copied.log_bytes));
     let destination = terrace_common::escape::path(&args.destination);
-    print(output, format_args!("{destination}: {pages} pages in {file}, and {log} of log\n"))
+    print(output, format_args!("{destination}: {pages} in {file}, and {log} of log\n"))
 }

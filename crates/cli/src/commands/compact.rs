@@ -8,7 +8,7 @@ use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_size};
 
 use crate::args::CompactArgs;
 
@@ -27,6 +27,6 @@ pub fn run(args: &CompactArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
         return print_json(output, &done);
     }
     let (before, after) = (show_size(done.file_bytes_before), show_size(done.file_bytes_after));
-    let pages = show_count(done.pages_moved);
-    print(output, format_args!("page file {before} before, {after} now; {pages} pages moved\n"))
+    let pages = counted(done.pages_moved, "page");
+    print(output, format_args!("page file {before} before, {after} now; {pages} moved\n"))
 }

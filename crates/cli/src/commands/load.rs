@@ -16,7 +16,7 @@ use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, Store};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_size};
 
 use super::table::with_table;
 use crate::args::LoadArgs;
@@ -55,9 +55,9 @@ pub fn run(args: &LoadArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     if args.output.json {
         return print_json(output, &loaded);
     }
-    let (records, size) = (show_count(loaded.records), show_size(loaded.bytes));
+    let (records, size) = (counted(loaded.records, "record"), show_size(loaded.bytes));
     let table = terrace_common::escape::bytes(loaded.table.as_bytes());
-    print(output, format_args!("loaded {records} records ({size}) into {table}\n"))
+    print(output, format_args!("loaded {records} ({size}) into {table}\n"))
 }
 
 fn open(path: &Path) -> Outcome<(Box<dyn Read>, String, Option<u64>)> {

@@ -6,7 +6,7 @@ use terrace::Compression;
 use terrace_common::failure::Outcome;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, with_database};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use crate::args::StatArgs;
 
@@ -19,12 +19,9 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     if args.prometheus {
         return print(output, format_args!("{}", stat.prometheus));
     }
-    let (pages, free) = (show_count(stat.pages), show_count(stat.free_pages));
+    let (pages, free) = (counted(stat.pages, "page"), show_count(stat.free_pages));
     let page = show_size(stat.page_bytes);
-    print(
-        output,
-        format_args!("format {}, {pages} pages in use, room for {free} more of {page}\n", stat.format),
-    )?;
+    print(output, format_args!("format {}, {pages} in use, room for {free} more of {page}\n", stat.format))?;
     let (file, log) = (show_size(stat.file_bytes), show_size(stat.log_bytes));
     let (checkpoint, budget) = (stat.last_checkpoint_lsn, show_size(stat.budget_bytes));
     print(
@@ -33,13 +30,13 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     )?;
     for class in stat.frames.iter().filter(|_| stat.frames.len() > 1) {
         let (frames, page, bytes) =
-            (show_count(class.frames), show_size(class.page_bytes), show_size(class.bytes));
-        print(output, format_args!("{frames} frames for pages of {page}, {bytes}\n"))?;
+            (counted(class.frames, "frame"), show_size(class.page_bytes), show_size(class.bytes));
+        print(output, format_args!("{frames} for pages of {page}, {bytes}\n"))?;
     }
     if let Some(middle) = &stat.middle {
         let (bytes, frames, page) =
-            (show_size(middle.bytes), show_count(middle.frames), show_size(middle.page_bytes));
-        print(output, format_args!("middle tier {bytes}, {frames} frames for pages of {page} alone\n"))?;
+            (show_size(middle.bytes), counted(middle.frames, "frame"), show_size(middle.page_bytes));
+        print(output, format_args!("middle tier {bytes}, {frames} for pages of {page} alone\n"))?;
         if !middle.other_page_bytes.is_empty() {
             let others: Vec<String> = middle.other_page_bytes.iter().copied().map(show_size).collect();
             let others = others.join(", ");
@@ -48,10 +45,10 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     }
     for table in &stat.tables {
         let name = terrace_common::escape::bytes(table.name.as_bytes());
-        let entries = show_count(table.entries);
+        let entries = counted(table.entries, "entry");
         let page = show_size(table.page_bytes);
         let pages = match table.pages {
-            Some(pages) => format!(" in {} pages of {page}", show_count(pages)),
+            Some(pages) => format!(" in {} of {page}", counted(pages, "page")),
             None => format!(" in pages of {page}"),
         };
         let values = match table.value_page_bytes_max {
@@ -63,7 +60,7 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             Compression::None => String::new(),
             compression => format!(", {compression}"),
         };
-        print(output, format_args!("table {name}: {about}{entries} entries{pages}{values}{how}\n"))?;
+        print(output, format_args!("table {name}: {about}{entries}{pages}{values}{how}\n"))?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 use terrace_io::{AlignedBuffer, BlockDevice};
 
 use super::pages::{FILE, FIRST_PAGE_AT, in_threads, median, open, open_raw};
@@ -219,15 +219,15 @@ fn show(report: &ColumnReport, output: &mut dyn Write) -> Outcome {
     print(
         output,
         format_args!(
-            "{} numbers in pages of {}, budget {}, memory {} of process, {} threads, medians of {} rounds\n\
+            "{} numbers in pages of {}, budget {}, memory {} of process, {}, medians of {}\n\
              summed: {}/s, of which {}/s were read from the file\n\
              {}: {}/s; the column has {:.0} % of that\n",
             show_count(report.values),
             show_size(report.page_bytes),
             show_size(report.budget_bytes),
             show_size(report.rss_bytes),
-            report.threads,
-            report.rounds,
+            counted(report.threads.into(), "thread"),
+            counted(report.rounds.into(), "round"),
             rate(report.sum_bytes_per_second),
             rate(report.read_bytes_per_second),
             if report.beside == "disk" { "the disk" } else { "a plain array in memory" },

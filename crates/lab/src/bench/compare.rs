@@ -21,7 +21,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt::Leftover;
 use terrace_common::output::{print, print_json};
 use terrace_common::tiers::{MemoryArgs, TierArgs, durability_name};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 use terrace_common::values::KEY_BYTES;
 
 use super::child;
@@ -251,18 +251,17 @@ fn verdict(rounds: &[Vec<Run>]) -> Outcome {
 
 fn show(setting: &Setting<'_>, runs: &[Run], output: &mut dyn Write) -> Outcome {
     let args = setting.args;
-    let (records, rounds) = (show_count(args.records), args.rounds);
+    let (records, threads) = (counted(args.records, "record"), counted(args.threads.into(), "thread"));
+    let rounds = counted(args.rounds.into(), "round");
     print(
         output,
         format_args!(
-            "ycsb {}, {records} records of {} B{}, {}, {} threads, durability {}, {rounds} round{}\n",
+            "ycsb {}, {records} of {} B{}, {}, {threads}, durability {}, {rounds}\n",
             args.workload,
             args.value_bytes(),
             fields::told(args.fields.map(|fields| fields.to_string()).as_deref(), args.touch),
             args.distribution,
-            args.threads,
-            durability_name(args.tiers.commits.durability),
-            if rounds == 1 { "" } else { "s" }
+            durability_name(args.tiers.commits.durability)
         ),
     )?;
     print(output, format_args!("budget {}, {}\n\n", show_size(setting.budget_bytes), bounds(setting)))?;

@@ -23,7 +23,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 use terrace_io::{AlignedBuffer, BlockDevice, Directory, FileDirectory, OpenMode, Region};
 
 use crate::args::{PagesArgs, StructureArgs};
@@ -278,14 +278,14 @@ fn show(report: &PagesReport, output: &mut dyn Write) -> Outcome {
     print(
         output,
         format_args!(
-            "{} pages of {}, budget {}, memory {} of process, {} threads, medians of {} rounds\n\
+            "{} of {}, budget {}, memory {} of process, {}, medians of {}\n\
              under guards: {}/s, of which {}/s were read from the file\n",
-            show_count(report.pages),
+            counted(report.pages, "page"),
             show_size(report.page_bytes),
             show_size(report.budget_bytes),
             show_size(report.rss_bytes),
-            report.threads,
-            report.rounds,
+            counted(report.threads.into(), "thread"),
+            counted(report.rounds.into(), "round"),
             rate(report.guards_per_second),
             rate(report.faults_per_second),
         ),

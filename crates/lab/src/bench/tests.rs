@@ -132,6 +132,18 @@ fn one_field_is_touched_and_the_output_says_how() {
 }
 
 #[test]
+fn a_business_in_memory_says_so() {
+    let line = "bench tpcc --warehouses 1 --items 100 --customers 30 --transactions 20 --dram 16MiB";
+    let line: Vec<&str> = line.split_whitespace().collect();
+    let (told, outcome) = terrace(&MemoryDatabase::default(), &line);
+    outcome.unwrap();
+    assert!(told.contains("\nsettings: dram 16 MiB, files none, all in memory, "), "{told}");
+    assert!(
+        told.contains("1 warehouse, 100 items, 30 customers a district") && told.contains(", 1 thread\n")
+    );
+}
+
+#[test]
 fn many_keys_are_read_and_verified() {
     let database = MemoryDatabase::default();
     let line =

@@ -17,11 +17,11 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::latency::{Latencies, Summary};
 use terrace_common::memory;
-use terrace_common::output::{print, print_json};
+use terrace_common::output::{print, print_json, print_settings};
 use terrace_common::progress::Progress;
 use terrace_common::store::Settings;
 use terrace_common::tiers::durability_name;
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use crate::args::TpccArgs;
 use crate::peers::business::{self, Peer};
@@ -393,11 +393,13 @@ fn part(all: u64, thread: u64, threads: u64) -> u64 {
 fn show(report: &TpccReport, output: &mut dyn Write) -> Outcome {
     let TpccReport { engine, warehouses, items, customers, mix, threads, .. } = report;
     let TpccReport { isolation, durability, .. } = report;
-    let (items, customers) = (show_count((*items).into()), show_count((*customers).into()));
+    let (warehouses, threads) =
+        (counted((*warehouses).into(), "warehouse"), counted((*threads).into(), "thread"));
+    let (items, customers) = (counted((*items).into(), "item"), counted((*customers).into(), "customer"));
     print(
         output,
         format_args!(
-            "tpcc on {engine}, {warehouses} warehouses, {items} items, {customers} customers a district, mix {mix}, {threads} threads\n"
+            "tpcc on {engine}, {warehouses}, {items}, {customers} a district, mix {mix}, {threads}\n"
         ),
     )?;
     print(output, format_args!("durability {durability}; isolation {isolation}\n"))?;
@@ -441,7 +443,8 @@ fn show(report: &TpccReport, output: &mut dyn Write) -> Outcome {
             show_size(report.rss_bytes),
             show_size(report.budget_bytes)
         ),
-    )
+    )?;
+    print_settings(output, &report.settings)
 }
 
 #[cfg(test)]

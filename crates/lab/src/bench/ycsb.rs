@@ -17,9 +17,9 @@ use terrace::CacheStats;
 use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::latency::Summary;
-use terrace_common::output::{print, print_json};
+use terrace_common::output::{print, print_json, print_settings};
 use terrace_common::store::{Opener, Settings, with_database};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use super::compare;
 use crate::args::YcsbArgs;
@@ -156,12 +156,12 @@ fn verdict(measured: &Measured) -> Outcome {
 
 fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
     let BenchReport { workload, threads, value_bytes, distribution, .. } = report;
-    let records = show_count(report.records);
+    let (records, threads) = (counted(report.records, "record"), counted((*threads).into(), "thread"));
     let fields = fields::told(report.fields.as_deref(), report.touch);
     print(
         output,
         format_args!(
-            "ycsb {workload}, {records} records of {value_bytes} B{fields}, {distribution}, {threads} threads, {}\n",
+            "ycsb {workload}, {records} of {value_bytes} B{fields}, {distribution}, {threads}, {}\n",
             report.engine
         ),
     )?;
@@ -195,12 +195,10 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
         )?;
     }
     let (rss, budget) = (show_size(report.rss_bytes), show_size(report.budget_bytes));
-    let (load, verified) = (report.load_seconds, show_count(report.verified));
+    let (load, verified) = (report.load_seconds, counted(report.verified, "value"));
     print(
         output,
-        format_args!(
-            "load {load:.2} s, memory {rss} of process, budget {budget}, {verified} values verified\n"
-        ),
+        format_args!("load {load:.2} s, memory {rss} of process, budget {budget}, {verified} verified\n"),
     )?;
     if let Some(cache) = &report.cache {
         print(output, format_args!("{}\n", cache_line(cache)))?;
@@ -215,11 +213,7 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
             ),
         )?;
     }
-    if !report.settings.is_empty() {
-        let told: Vec<_> = report.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        print(output, format_args!("settings: {}\n", told.join(", ")))?;
-    }
-    Ok(())
+    print_settings(output, &report.settings)
 }
 
 fn cache_line(cache: &CacheStats) -> String {

@@ -20,7 +20,7 @@ use terrace_common::interrupt::Leftover;
 use terrace_common::output::{print, print_json};
 use terrace_common::report::{Report, Table};
 use terrace_common::tiers::{MiddleArgs, MigrationArgs, TierArgs};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 use terrace_common::values::KEY_BYTES;
 
 use super::html;
@@ -239,14 +239,13 @@ fn rows(base: Shape, runs: &[Run]) -> Vec<[String; 9]> {
 }
 
 fn show(args: &YcsbArgs, equal: &EqualCost, runs: &[Run], output: &mut dyn Write) -> Outcome {
-    let (records, bytes) = (show_count(args.records), args.value_bytes());
+    let (records, bytes) = (counted(args.records, "record"), args.value_bytes());
     let YcsbArgs { workload, distribution, threads, .. } = args;
+    let threads = counted((*threads).into(), "thread");
     let fields = fields::told(args.fields.map(|fields| fields.to_string()).as_deref(), args.touch);
     print(
         output,
-        format_args!(
-            "ycsb {workload}, {records} records of {bytes} B{fields}, {distribution}, {threads} threads\n"
-        ),
+        format_args!("ycsb {workload}, {records} of {bytes} B{fields}, {distribution}, {threads}\n"),
     )?;
     let (kind, least) = (equal.middle.kind(), show_size(equal.least_dram_bytes));
     print(
@@ -267,11 +266,11 @@ fn show(args: &YcsbArgs, equal: &EqualCost, runs: &[Run], output: &mut dyn Write
 
 fn report(args: &YcsbArgs, base: Shape, runs: &[Run]) -> Report {
     let lead = format!(
-        "Hierarchies whose memory costs what {base} does: {} records of {} bytes, keys {}, {} threads.",
-        show_count(args.records),
+        "Hierarchies whose memory costs what {base} does: {} of {} bytes, keys {}, {}.",
+        counted(args.records, "record"),
         args.value_bytes(),
         args.distribution,
-        args.threads
+        counted(args.threads.into(), "thread")
     );
     let mut page = Report::new(&format!("YCSB {} at equal cost", args.workload), &lead);
     let mut table = Table::new("", &HEADER);

@@ -2,7 +2,7 @@
 
 use terrace_common::latency::Summary;
 use terrace_common::report::{Figure, Lines, Report, Table};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use super::object::{BenchReport, Migrations, Tier};
 use crate::cost::Part;
@@ -11,9 +11,10 @@ use crate::cost::Part;
 pub(super) fn report(found: &BenchReport) -> Report {
     let BenchReport { engine, workload, distribution, threads, .. } = found;
     let lead = format!(
-        "{} records of {} bytes, keys {distribution}, {threads} threads, {engine}.",
-        show_count(found.records),
-        found.value_bytes
+        "{} of {} bytes, keys {distribution}, {}, {engine}.",
+        counted(found.records, "record"),
+        found.value_bytes,
+        counted((*threads).into(), "thread")
     );
     let mut report = Report::new(&format!("YCSB {workload}"), &lead);
     report.section("Throughput").figures(&[
