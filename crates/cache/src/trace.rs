@@ -136,7 +136,7 @@ impl Trace {
         Trace {
             name: name.to_owned(),
             parser: Parser::new(format, block_bytes.max(1)),
-            input: Input::new(reader, format.compression, Arc::clone(&bytes_read)),
+            input: Input::new(reader, format, Arc::clone(&bytes_read)),
             span: Span::EMPTY,
             bytes_read,
             ahead: None,

@@ -218,6 +218,13 @@ impl Name {
         self.admissions.iter().any(|(_, admission)| is_bypass(admission)) || self.wants_queries()
     }
 
+    /// Whether it decides by runs of blocks, which a sample of blocks tears apart.
+    pub fn needs_runs(&self) -> bool {
+        let is_sequential = |admission: &AdmissionName| matches!(admission, AdmissionName::Sequential(_));
+        ["tac", "heuristicdb", "heuristicdb-paper", "heuristicdb-eager"].contains(&self.eviction)
+            || self.admissions.iter().any(|(_, admission)| is_sequential(admission))
+    }
+
     /// Whether it uses [`Hint::QueryBegins`](super::Hint::QueryBegins): all variants of
     /// `heuristicdb`, and the selectors.
     pub fn wants_queries(&self) -> bool {
@@ -299,26 +306,96 @@ pub struct UnknownPolicy {
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = &self.part;
+        // The reason comes first: some logs cut a message.
         if self.admission {
-            let known = ADMISSIONS.join(" ");
-            return write!(
-                f,
-                "no admission policy is called '{}'; they are {known}, each with @reads or @writes if wanted",
-                self.part
-            );
+            return self.write_admission(f);
         }
+        if BASELINES.contains(&part.as_str()) {
+            return write!(f, "'{part}' stands alone, with no admission before it");
+        }
+        if is_admission(part) {
+            return write!(f, "'{part}' is an admission policy, before an eviction policy; write {part}+lru");
+        }
+        let presets = PRESETS.iter().map(|(name, _)| *name);
+        let nearest = nearest(part, NAMES.iter().chain(BASELINES).copied().chain(presets));
         let (known, alone) = (NAMES.join(" "), BASELINES.join(" "));
-        if BASELINES.contains(&self.part.as_str()) {
-            return write!(f, "'{}' stands alone, with no admission before it", self.part);
-        }
         let presets =
             PRESETS.iter().map(|(name, whole)| format!("{name} ({whole})")).collect::<Vec<_>>().join(" ");
         write!(
             f,
-            "no policy is called '{}'; the policies are {known} {presets}, and for comparison {alone}",
-            self.part
+            "no policy is called '{part}'; {} policies are {known} {presets}, and for comparison {alone}",
+            asked(nearest, "The")
         )
     }
+}
+
+impl UnknownPolicy {
+    fn write_admission(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = &self.part;
+        if NAMES.contains(&part.as_str()) {
+            return write!(f, "'{part}' is an eviction policy, which comes last, after the last plus");
+        }
+        let (name, applies) = part.split_once('@').map_or((part.as_str(), None), |(a, b)| (a, Some(b)));
+        if let Some(applies) = applies.filter(|applies| !["reads", "writes"].contains(applies)) {
+            return write!(f, "'{part}' ends with @{applies}; a restriction is @reads or @writes");
+        }
+        if let Some(form) = ADMISSIONS.iter().find(|form| base(form) == base(name)) {
+            return write!(f, "'{part}' has a wrong value; the form is {form}, with shares from 0 to 1");
+        }
+        let nearest = nearest(base(name), ADMISSIONS.iter().map(|form| base(form)));
+        let (asked, known) = (asked(nearest, "They"), ADMISSIONS.join(" "));
+        write!(
+            f,
+            "no admission policy is called '{part}'; {asked} are {known}, each with @reads or @writes if wanted"
+        )
+    }
+}
+
+/// An admission policy's name without its value.
+fn base(text: &str) -> &str {
+    text.split([':', '[']).next().unwrap_or(text)
+}
+
+fn is_admission(part: &str) -> bool {
+    let name = part.split('@').next().unwrap_or(part);
+    AdmissionName::parse(name).is_some()
+}
+
+/// A question for the nearest name, if any, and the first word of the next sentence.
+fn asked(nearest: Option<&str>, next: &str) -> String {
+    nearest.map_or(next.to_lowercase(), |name| format!("did you mean {name}? {next}"))
+}
+
+/// The longest text that is compared with names.
+const COMPARED_MAX: usize = 40;
+
+/// The nearest of `names`, if at most every third letter of `text` is wrong.
+fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let text: Vec<char> = text.to_lowercase().chars().collect();
+    if text.len() > COMPARED_MAX {
+        return None;
+    }
+    let near = names.map(|name| (distance(&text, &name.chars().collect::<Vec<_>>()), name));
+    near.min_by_key(|(distance, _)| *distance).filter(|(distance, _)| 3 * distance <= text.len()).map(|n| n.1)
+}
+
+/// The letters to add, drop, replace or swap with the next.
+fn distance(from: &[char], to: &[char]) -> usize {
+    let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];
+    for i in 1..=from.len() {
+        let mut row = vec![i];
+        for j in 1..=to.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(from[i - 1] != to[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
 }
 
 impl std::error::Error for UnknownPolicy {}
@@ -400,5 +477,39 @@ mod tests {
             let error = text.parse::<Name>().expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_with_the_reason_and_the_nearest_before_the_list() {
+        for (text, told) in [
+            ("lur", "no policy is called 'lur'; did you mean lru? The policies are lru "),
+            ("S3FIFO", "no policy is called 'S3FIFO'; did you mean s3-fifo?"),
+            ("tinylfu", "no policy is called 'tinylfu'; did you mean w-tinylfu?"),
+            ("nvcash", "no policy is called 'nvcash'; did you mean nvcache?"),
+            ("random", "no policy is called 'random'; the policies are "),
+            ("obp", "'obp' is an admission policy, before an eviction policy; write obp+lru"),
+            (
+                "ration:0.3",
+                "'ration:0.3' is an admission policy, before an eviction policy; write ration:0.3+lru",
+            ),
+            ("obp@reads", "'obp@reads' is an admission policy"),
+            ("opb+lru", "no admission policy is called 'opb'; did you mean obp?"),
+            ("lru+arc", "'lru' is an eviction policy, which comes last"),
+            ("obp:2+lru", "'obp:2' has a wrong value; the form is obp[:TARGET]"),
+            ("obp@both+lru", "'obp@both' ends with @both; a restriction is @reads or @writes"),
+        ] {
+            let error = text.parse::<Name>().expect_err(text).to_string();
+            assert!(error.starts_with(told), "{text}: {error}");
+        }
+        assert!("x".repeat(100_000).parse::<Name>().is_err());
+    }
+
+    #[test]
+    fn those_that_go_by_runs_say_so() {
+        let needs = |text: &str| text.parse::<Name>().unwrap().needs_runs();
+        assert!(
+            ["tac", "obp+heuristicdb", "sequential+lru", "sequential:9@reads+arc"].into_iter().all(needs)
+        );
+        assert!(!["lru", "nvcache", "auto", "obp+sieve"].into_iter().any(needs));
     }
 }

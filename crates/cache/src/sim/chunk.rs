@@ -93,6 +93,7 @@ pub(super) struct Chunks {
     relation_blocks: BTreeMap<u32, u64>,
     has_relations: bool,
     requests: u64,
+    trace_requests: u64,
     writes: u64,
     queries: Vec<Arc<Query>>,
     running: HashMap<u64, u32, FixedState>,
@@ -118,6 +119,7 @@ impl Chunks {
             relation_blocks: BTreeMap::new(),
             has_relations: false,
             requests: 0,
+            trace_requests: 0,
             writes: 0,
             queries: Vec::new(),
             running: HashMap::default(),
@@ -170,6 +172,7 @@ impl Chunks {
     #[inline]
     fn request(&mut self, request: &Request, chunk: &mut Chunk) -> Result<(), SimError> {
         self.requests += 1;
+        self.trace_requests += u64::from(!request.continues);
         self.writes += u64::from(request.write);
         self.any_of_request &= request.continues;
         if let Some((_, limit)) = self.sample
@@ -213,6 +216,7 @@ impl Chunks {
         let share = self.sample.map_or(1.0, |(share, _)| share);
         Summary {
             requests: self.requests,
+            trace_requests: self.trace_requests,
             writes: self.writes,
             footprint: (self.numbers.len() as f64 / share).round() as usize,
             relations: self.relations.clone(),
@@ -243,7 +247,9 @@ fn check(count: usize, max: usize, what: &'static str) -> Result<(), SimError> {
 pub struct Summary {
     /// Requests for one block each.
     pub requests: u64,
-    /// Writes among them.
+    /// Requests of the trace, each for one block or several.
+    pub trace_requests: u64,
+    /// Writes among those for one block.
     pub writes: u64,
     /// Distinct blocks, estimated from a sample.
     pub footprint: usize,

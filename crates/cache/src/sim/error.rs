@@ -32,6 +32,8 @@ pub enum SimError {
         blocks: usize,
         /// The simulated fraction of the blocks.
         share: f64,
+        /// Distinct blocks of the trace, estimated.
+        footprint: usize,
     },
     /// A size below one block.
     #[error("a cache of {} has no blocks: {}; give a larger size", size.words(), why_none(*size, *footprint, *block_bytes))]

@@ -177,7 +177,8 @@ impl Simulation {
             if let Some(share) = self.sample
                 && self.sampled(blocks) == 0
             {
-                return Err(SimError::NoBlocksInSample { size: *size, blocks, share });
+                let footprint = summary.footprint;
+                return Err(SimError::NoBlocksInSample { size: *size, blocks, share, footprint });
             }
             plan.jobs.push(job(policy, blocks, Parts::new(self.by_query, self.by_relation)));
             plan.frame.caches.push((policy.clone(), *size, blocks));
@@ -205,7 +206,7 @@ impl Simulation {
     }
 
     /// The sampled size of a cache of `blocks` blocks.
-    fn sampled(&self, blocks: usize) -> usize {
+    pub fn sampled(&self, blocks: usize) -> usize {
         self.sample.map_or(blocks, |share| (blocks as f64 * share).round() as usize)
     }
 

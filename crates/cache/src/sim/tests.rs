@@ -430,13 +430,23 @@ fn names_take_bounded_memory() {
 }
 
 #[test]
+fn requests_of_the_trace_are_counted_beside_those_for_a_block() {
+    let simulation = Simulation::new().cache(name("lru"), Size::Blocks(1));
+    let summary = run(&simulation, "0 3 0 0\n7 1 0 1\n", "lis").unwrap().summary;
+    assert_eq!((summary.trace_requests, summary.requests), (2, 4));
+}
+
+#[test]
 fn samples_that_say_nothing_are_refused() {
     let of = |text: &str, blocks: usize, share: f64| {
         let simulation = Simulation::new().cache(name("lru"), Size::Blocks(blocks)).sample(share);
         run(&simulation.curve(name("fifo")), text, "lis")
     };
     assert!(matches!(of("1 1 0 0\n", 1, 1e-9), Err(SimError::EmptySample { .. })));
-    assert!(matches!(of("0 10000 0 0\n", 4, 0.1), Err(SimError::NoBlocksInSample { blocks: 4, .. })));
+    assert!(matches!(
+        of("0 10000 0 0\n", 4, 0.1),
+        Err(SimError::NoBlocksInSample { blocks: 4, footprint: 9_000..11_000, .. })
+    ));
     let report = of("0 10000 0 0\n", 100, 0.01).unwrap();
     assert!(report.curves[0].points[0].cache_blocks >= 50);
 }

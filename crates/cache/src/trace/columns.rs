@@ -139,7 +139,8 @@ pub(super) fn check(roles: &[Role]) -> Result<(), String> {
 enum Which {
     /// From 0.
     Number(usize),
-    Name(Vec<u8>),
+    /// As given.
+    Name(String),
 }
 
 /// The roles of the columns of a `.csv` trace.
@@ -179,8 +180,8 @@ impl Columns {
                 Which::Number(index) => *index,
                 Which::Name(name) => fields
                     .iter()
-                    .position(|field| plain(field) == *name)
-                    .ok_or_else(|| format!("no column {:?} of --columns", String::from_utf8_lossy(name)))?,
+                    .position(|field| plain(field) == plain(name.as_bytes()))
+                    .ok_or_else(|| format!("no column {name:?} of --columns"))?,
             };
             let count = fields.len();
             let found = roles
@@ -213,9 +214,7 @@ impl FromStr for Columns {
                     format!("{name} follows a column by name; write {name}=N or {name}=NAME")
                 })?),
                 Some((_, Ok(number))) if (1..=COLUMNS_MAX).contains(&number) => Which::Number(number - 1),
-                Some((which, Err(_))) if !plain(which.as_bytes()).is_empty() => {
-                    Which::Name(plain(which.as_bytes()))
-                }
+                Some((which, Err(_))) if !plain(which.as_bytes()).is_empty() => Which::Name(which.to_owned()),
                 Some((which, _)) => {
                     return Err(format!(
                         "{which:?} is no column; write a name or a number from 1 to {COLUMNS_MAX}"

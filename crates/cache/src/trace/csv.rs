@@ -7,6 +7,8 @@
 //! SCSI's READ is `08`, `28`, `a8` or `88` (6, 10, 12, 16), WRITE `0a`, `2a`, `aa` or `8a`. This
 //! includes the CloudPhysics traces in libCacheSim: `version,time,op,size,lbn`.
 
+use std::cmp::Ordering;
+
 use super::columns::{self, Columns, Measure, Role, Ticks};
 use super::devices::Devices;
 use super::fields::Fields;
@@ -137,23 +139,35 @@ impl Csv {
     }
 
     fn refusal(&self, reason: &str) -> ParseError {
+        let columns = names(self.fields.iter());
+        if matches!(self.layout, Layout::Given(_)) {
+            return malformed(format!("{reason}; the columns are {columns}"));
+        }
+        let first = self.fields.get(0);
+        if self.fields.count() == 1 && first.iter().any(|byte| b";|\t".contains(byte)) {
+            return malformed(format!(
+                "{reason}; the columns are {columns}; columns are separated by commas"
+            ));
+        }
         malformed(format!(
-            "{reason}; the columns are {}; name them with --columns, such as --columns time,device,op,offset,size, \
-             or a known format with --format",
-            names(self.fields.iter())
+            "{reason}; the columns are {columns}; name them with --columns, such as --columns time,device,op,offset,size, \
+             or a known format with --format"
         ))
     }
 
     fn request(&mut self) -> Result<Parsed, ParseError> {
         let count = self.roles.len();
-        match self.fields.count() {
-            found if found < count => {
-                return Err(malformed(format!("fewer than the {count} fields of the first line")));
-            }
-            found if found > count => {
-                return Err(malformed(format!("more than the {count} fields of the first line")));
-            }
-            _ => {}
+        let amount = match self.fields.count().cmp(&count) {
+            Ordering::Less => Some("fewer"),
+            Ordering::Greater => Some("more"),
+            Ordering::Equal => None,
+        };
+        if let Some(amount) = amount {
+            let whose = match &self.layout {
+                Layout::Known(known) => known.name,
+                _ => "the first line",
+            };
+            return Err(malformed(format!("{amount} than the {count} fields of {whose}")));
         }
         let (mut start, mut length, mut time_us, mut write) = (None, None, None, false);
         self.device.clear();

@@ -13,12 +13,17 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::event::LINE_BYTES_MAX;
-use super::format::Compression;
+use super::format::{Compression, Format};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
+/// The first bytes of compressed files.
+const MAGICS: [(&[u8], &str, &str); 2] =
+    [(b"\x1f\x8b\x08", "gzip", "gz"), (b"\x28\xb5\x2f\xfd", "Zstandard", "zst")];
+
 pub(super) struct Input {
     reader: Box<dyn BufRead + Send>,
+    format: Format,
     line: Vec<u8>,
     /// From 1 on.
     number: u64,
@@ -27,18 +32,18 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn new(
         reader: impl Read + Send + 'static,
-        compression: Compression,
+        format: Format,
         bytes_read: Arc<AtomicU64>,
     ) -> Input {
         let file = BufReader::with_capacity(BUFFER_BYTES, Counted { reader, bytes_read });
-        let reader: Box<dyn BufRead + Send> = match compression {
+        let reader: Box<dyn BufRead + Send> = match format.compression {
             Compression::None => Box::new(file),
             Compression::Zstandard => Box::new(BufReader::with_capacity(BUFFER_BYTES, Frames::new(file))),
             Compression::Gzip => {
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, Members(MultiGzDecoder::new(file))))
             }
         };
-        Input { reader, line: Vec::new(), number: 0 }
+        Input { reader, format, line: Vec::new(), number: 0 }
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -53,12 +58,27 @@ impl Input {
         if limited.read_until(b'\n', &mut self.line)? == 0 {
             return Ok(None);
         }
+        if self.number == 1 {
+            self.check_plain()?;
+        }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if self.line.len() > LINE_BYTES_MAX {
             return Err(invalid(format!("it is longer than {LINE_BYTES_MAX} bytes")));
         }
         Ok(Some(&self.line))
+    }
+
+    /// Refuses a first line of compressed data.
+    #[cold]
+    fn check_plain(&self) -> io::Result<()> {
+        match MAGICS.iter().find(|(magic, ..)| self.line.starts_with(magic)) {
+            Some((_, name, ending)) if self.format.compression == Compression::None => Err(invalid(format!(
+                "the data are compressed by {name}; read them with --format {}.{ending}",
+                self.format
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The next record of `N` bytes; none at the end.
@@ -131,11 +151,13 @@ struct Frames<R> {
     source: R,
     decoder: FrameDecoder,
     in_frame: bool,
+    /// No frame has begun.
+    is_new: bool,
 }
 
 impl<R: BufRead> Frames<R> {
     fn new(source: R) -> Frames<R> {
-        Frames { source, decoder: FrameDecoder::new(), in_frame: false }
+        Frames { source, decoder: FrameDecoder::new(), in_frame: false, is_new: true }
     }
 
     /// `false` if there is none.
@@ -143,7 +165,7 @@ impl<R: BufRead> Frames<R> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
                 Ok(()) => {
-                    self.in_frame = true;
+                    (self.in_frame, self.is_new) = (true, false);
                     return Ok(true);
                 }
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
@@ -155,6 +177,12 @@ impl<R: BufRead> Frames<R> {
                     if skipped < length.into() {
                         return Err(invalid("the compressed file ends inside a frame".to_owned()));
                     }
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::BadMagicNumber(_))) => {
+                    return Err(invalid(match self.is_new {
+                        true => "the data are not compressed by Zstandard".to_owned(),
+                        false => "the compressed data are damaged: no frame begins after another".to_owned(),
+                    }));
                 }
                 Err(error) => return Err(damaged(&error)),
             }

@@ -187,7 +187,8 @@ fn compressed_frames_follow_one_another() {
     assert_eq!(accesses(parts.concat(), "lis.zst"), [10, 11, 7].map(|block| (block, false)));
     let whole = compressed(&[b"10 2 0 0\n"]);
     refused(&whole[..whole.len() - 3], "lis.zst", "line 1", "damaged");
-    refused(b"10 2 0 0\n", "lis.zst", "line 1", "damaged");
+    refused(b"10 2 0 0\n", "lis.zst", "line 1", "the data are not compressed by Zstandard");
+    refused([&whole[..], b"more"].concat(), "lis.zst", "line", "no frame begins after another");
     refused(&parts.concat()[..parts[0].len() + 10], "lis.zst", "line", "inside a frame");
 }
 

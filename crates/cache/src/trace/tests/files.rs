@@ -93,6 +93,15 @@ fn gzip_members_follow_one_another() {
     refused(&changed, "lis.gz", "line", "damaged");
     refused(b"10 2 0 0\n", "lis.gz", "line 1", "damaged");
     refused([&whole[..], b"more"].concat(), "lis.gz", "line", "damaged");
+    for (format, read) in [("csv", "csv.gz"), ("msr", "msr.gz"), ("lis", "lis.gz")] {
+        refused(
+            gzip(b"1\n"),
+            format,
+            "line 1",
+            &format!("compressed by gzip; read them with --format {read}"),
+        );
+    }
+    refused(super::compressed(&[b"1\n"]), "csv", "line 1", "by Zstandard; read them with --format csv.zst");
     // The length of a decompressed line is bounded.
     refused(gzip(&vec![b'1'; LINE_BYTES_MAX + 2]), "lis.gz", "line 1", "longer");
 }
