@@ -25,18 +25,32 @@ mod simulation;
 use std::env;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{Command, CommandFactory, FromArgMatches};
 use terrace_common::engine;
 
 fn main() -> ExitCode {
     signals::take_file_limits_as_errors();
     log::show_warnings();
-    let done = config::expand(&args::Cli::command(), env::args_os().collect())
+    let line = taking_negative_numbers(args::Cli::command());
+    let done = config::expand(&line, env::args_os().collect())
         // The parser exits by itself on a wrong command line or a request for help.
-        .map(args::Cli::parse_from)
+        .map(|arguments| {
+            let matches = line.clone().get_matches_from(arguments);
+            args::Cli::from_arg_matches(&matches)
+                .unwrap_or_else(|error| error.format(&mut line.clone()).exit())
+        })
         .and_then(|cli| commands::run(cli.command, &engine::Engine));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Lets options have negative numbers, so that their own parsers refuse them: `-3` is no flag.
+fn taking_negative_numbers(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(taking_negative_numbers)
 }

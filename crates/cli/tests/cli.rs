@@ -158,3 +158,26 @@ fn each_claim_is_named_as_it_begins() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), "terrace: C3 (1 of 1)\n"));
     assert_eq!(text(&terrace(&["reproduce", "list"]).stderr), "");
 }
+
+#[test]
+fn a_negative_number_is_no_flag() {
+    for (line, told) in [
+        (&["simulate", "t.lis", "--size", "-3"][..], "no size of a cache"),
+        (&["stat", "db", "--dram", "-3"], "does not begin with a number"),
+        (&["demo", "--threads", "-1"], "-1 is not in 1..=1024"),
+        (&["stat", "db", "--dram", "1.5.2"], "1.5.2 is not a number"),
+    ] {
+        let output = terrace(line);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(told) && !said.contains("use '--"), "{line:?}: {said}");
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_refused_before_the_demo() {
+    let output = terrace(&["demo", "--report", "/no/such/directory/x.html"]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{said}");
+    assert!(said.contains("writing the report /no/such/directory/x.html failed"), "{said}");
+}

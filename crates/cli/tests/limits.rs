@@ -90,7 +90,9 @@ fn a_limit_on_addresses_is_named_with_one_that_suffices() {
     // Without a limit the budget itself is too large.
     let said = complaint("true", &[&put[..7], &["99999GiB"]].concat(), "");
     assert!(
-        said.contains("97.7 TiB of memory for the DRAM tier") && said.contains("lower the budget"),
+        said.contains("--dram 99999GiB: ")
+            && said.contains("97.7 TiB of memory for the DRAM tier")
+            && said.contains("lower the budget"),
         "{said}"
     );
 }

@@ -14,7 +14,7 @@ use terrace::{
     VerifyReport, WriteBatch,
 };
 
-use terrace_io::units::show_size;
+use terrace_io::units::{exact_size, show_size};
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{Access, Counters, Database, Ending, MiddleStat, Opener, Settings, Stat, Store, Visit};
@@ -36,7 +36,7 @@ impl Opener for Engine {
         let db = match open(settings.read_only) {
             // Too little memory to recover in. A bad setting fails again on the second try.
             Err(Error::NeedsRecovery { .. } | Error::Config(_)) if settings.read_only => open(false)?,
-            opened => opened?,
+            opened => opened.map_err(|error| of_budget(error, tiers.memory.dram))?,
         };
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
         Ok(Box::new(Opened {
@@ -50,6 +50,16 @@ impl Opener for Engine {
             tiers: tiers.clone(),
             files,
         }))
+    }
+}
+
+/// Names the flag, and the budget as asked for, that the system has no memory for.
+fn of_budget(error: Error, dram: Option<u64>) -> Failure {
+    match (error, dram) {
+        (error @ Error::Memory { .. }, Some(bytes)) => {
+            Failure::Work(format!("--dram {}: {error}", exact_size(bytes)))
+        }
+        (error, _) => error.into(),
     }
 }
 

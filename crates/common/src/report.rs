@@ -20,8 +20,8 @@ mod markup;
 mod svg;
 
 use std::fmt::Write as _;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::failure::{Failure, Outcome};
 pub use chart::{Bars, Lines, Point, Scale, SecondAxis};
@@ -226,17 +226,35 @@ impl Report {
     }
 }
 
+/// Checks that a report can be written to `path`, before work that takes its time.
+///
+/// # Errors
+/// As of [`Report::write`].
+pub fn check(path: &Path) -> Outcome {
+    let failed = |error: io::Error| Failure::file("writing the report", path, error);
+    if path.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    let unfinished = unfinished(path);
+    fs::write(&unfinished, "").and_then(|()| fs::remove_file(&unfinished)).map_err(failed)
+}
+
 /// Writes a line chart to its own file, atomically.
 pub fn write_figure(lines: &Lines, path: &Path) -> Outcome {
     write_whole(path, &svg::lines(lines, Width::Broad).alone(&lines.title, STYLE))
 }
 
 fn write_whole(path: &Path, text: &str) -> Outcome {
+    let unfinished = unfinished(path);
+    fs::write(&unfinished, text).map_err(|error| Failure::file("writing the report", path, error))?;
+    fs::rename(&unfinished, path).map_err(|error| Failure::file("writing the report", path, error))
+}
+
+/// The file of a report that is being written.
+fn unfinished(path: &Path) -> PathBuf {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(".part");
-    let unfinished = Path::new(&unfinished);
-    fs::write(unfinished, text).map_err(|error| Failure::file("writing the report", path, error))?;
-    fs::rename(unfinished, path).map_err(|error| Failure::file("writing the report", path, error))
+    unfinished.into()
 }
 
 #[cfg(test)]

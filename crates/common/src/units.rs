@@ -1,6 +1,6 @@
 //! Formats counts; [`terrace_io::units`] formats sizes, and parses sizes and durations.
 
-pub use terrace_io::units::{duration, show_size, size};
+pub use terrace_io::units::{duration, exact_size, show_size, size};
 
 /// A count with grouped thousands.
 pub fn show_count(count: u64) -> String {

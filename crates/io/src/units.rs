@@ -64,6 +64,18 @@ pub fn show_size(bytes: u64) -> String {
     format!("{number} {unit}")
 }
 
+/// A size without rounding, in the largest unit with a whole number.
+///
+/// ```
+/// assert_eq!(terrace_io::units::exact_size(3 << 29), "1536MiB");
+/// ```
+pub fn exact_size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    let (shift, unit) = unit.unwrap_or((0, "B"));
+    format!("{}{unit}", bytes >> shift)
+}
+
 /// Parses a duration.
 ///
 /// # Errors
@@ -89,6 +101,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     match text.split_at(end) {
+        (number, _) if number.matches('.').count() > 1 => Err(format!("{number} is not a number")),
         ("", _) => Err(format!("{text:?} does not begin with a number; write for example 64MiB or 500ms")),
         (number, unit) => Ok((number, unit.trim_start())),
     }
@@ -130,7 +143,8 @@ mod tests {
         assert!(size("MiB").unwrap_err().contains("number"));
         assert!(size("-1").is_err());
         assert!(size("1.5B").is_err());
-        assert!(size("1.2.3KiB").is_err());
+        assert_eq!(size("1.5.2KiB"), Err("1.5.2 is not a number".to_owned()));
+        assert_eq!(duration("1..2"), Err("1..2 is not a number".to_owned()));
         assert!(size("99999999999999999999").is_err());
         assert!(size("17179869184GiB").is_err());
         assert!(size("16777216TiB").is_err());

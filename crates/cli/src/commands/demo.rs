@@ -11,9 +11,9 @@
 //! output, which the parent reads into the ledger. If the parent dies first, the broken pipe ends
 //! the child.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -27,6 +27,7 @@ use terrace_common::interrupt::{self, Leftover};
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
+use terrace_common::report;
 use terrace_common::store::{Opener, Settings, Store, with_database};
 use terrace_common::tiers::{CommitArgs, TierArgs};
 
@@ -61,6 +62,7 @@ const BATCH_BYTES: usize = 256 << 10;
 
 /// Runs the demo.
 pub fn run(args: &DemoArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    report::check(&args.report)?;
     let demo = Demo::new(args, opener)?;
     let mut summary = demo.play(args, output)?;
     summary.report = args.report.display().to_string();
@@ -108,10 +110,11 @@ struct Demo<'a> {
 
 impl<'a> Demo<'a> {
     fn new(args: &DemoArgs, opener: &'a dyn Opener) -> Outcome<Demo<'a>> {
+        let corpus = Corpus::find(args.data.as_deref(), args.data_size, args.tiers.seed)?;
         let folder = Folder::make(args.store.as_deref())?;
         Ok(Demo {
             opener,
-            corpus: Corpus::find(args.data.as_deref(), args.data_size, args.tiers.seed)?,
+            corpus,
             settings: Settings::new(&tiers(args), Some(folder.path.clone())),
             began: Instant::now(),
             _folder: folder,
@@ -418,8 +421,11 @@ impl Drop for Victim {
 /// The database's directory; a temporary one is removed on drop.
 struct Folder {
     path: PathBuf,
-    temporary: Option<Leftover>,
+    temporary: Option<(Leftover, File)>,
 }
+
+/// Name of a temporary directory, before the number of its process.
+const FOLDER: &str = "terrace-demo-";
 
 impl Folder {
     fn make(given: Option<&Path>) -> Outcome<Folder> {
@@ -433,11 +439,36 @@ impl Folder {
             }
             return Ok(Folder { path: path.to_owned(), temporary: None });
         }
-        let path = std::env::temp_dir().join(format!("terrace-demo-{}", std::process::id()));
-        let made = fs::DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|error| Failure::file("making the directory", &path, error))?;
-        let temporary = Some(Leftover::tree(&path));
-        Ok(Folder { path, temporary })
+        let temporary = std::env::temp_dir();
+        let path = temporary.join(format!("{FOLDER}{}", std::process::id()));
+        let failed = |error: io::Error| Failure::file("making the directory", &path, error);
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+        let leftover = Leftover::tree(&path);
+        let held = File::open(&path).map_err(failed)?;
+        held.lock().map_err(failed)?;
+        remove_abandoned(&temporary, held.metadata().map_err(failed)?.uid());
+        Ok(Folder { path, temporary: Some((leftover, held)) })
+    }
+}
+
+/// Removes this user's directories of demos that were killed.
+///
+/// A demo holds a lock on its directory while it lives, also in another container. One that has
+/// just begun may not have it yet, so its process must be gone too.
+fn remove_abandoned(temporary: &Path, user: u32) {
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok());
+        let is_gone = |process: u32| !Path::new(&format!("/proc/{process}")).exists();
+        let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user);
+        if process.is_some_and(is_gone)
+            && is_ours
+            && let Ok(folder) = File::open(entry.path())
+            && folder.try_lock().is_ok()
+        {
+            // What cannot be removed stays for the system to clean.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -477,6 +508,37 @@ mod tests {
         follow(&b"begin 0 1 1\ncommit 0\nbegin 0 2 1\ncomm"[..], &Mutex::new(&mut ledger)).unwrap();
         assert_eq!(ledger.committed, 1);
         assert!(follow(&b"nonsense\n"[..], &Mutex::new(&mut ledger)).is_err());
+    }
+
+    #[test]
+    fn folders_of_killed_demos_are_removed_and_no_others() {
+        let temporary = tempfile::tempdir().unwrap();
+        let user = fs::metadata(temporary.path()).unwrap().uid();
+        // No process has a number that large.
+        let names =
+            ["terrace-demo-4294967295", "terrace-demo-4294967294", "terrace-demo-x", "other-4294967295"];
+        let living = format!("{FOLDER}{}", std::process::id());
+        for name in names.into_iter().chain([&*living]) {
+            fs::create_dir(temporary.path().join(name)).unwrap();
+            fs::write(temporary.path().join(name).join("pages"), "x").unwrap();
+        }
+        let held = File::open(temporary.path().join(names[1])).unwrap();
+        held.lock().unwrap();
+        let left = || {
+            let found = fs::read_dir(temporary.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            let mut names: Vec<String> = found.map(|name| name.into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let all = left();
+        remove_abandoned(temporary.path(), user + 1);
+        assert_eq!(left(), all, "those of other users stay");
+        remove_abandoned(temporary.path(), user);
+        let kept: Vec<String> = all.into_iter().filter(|name| name != names[0]).collect();
+        assert_eq!(left(), kept);
+        drop(held);
+        remove_abandoned(temporary.path(), user);
+        assert!(!left().contains(&names[1].to_owned()));
     }
 
     #[test]

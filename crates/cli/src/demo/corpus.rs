@@ -50,7 +50,15 @@ impl Corpus {
     pub fn find(directory: Option<&Path>, bytes: u64, seed: u64) -> Outcome<Corpus> {
         if let Some(directory) = directory {
             fs::read_dir(directory).map_err(|error| Failure::file("reading --data", directory, error))?;
-            return Ok(Corpus::Files(vec![directory.to_owned()]));
+            let corpus = Corpus::Files(vec![directory.to_owned()]);
+            let has_records = corpus.records(1).next().is_some();
+            return match has_records {
+                true => Ok(corpus),
+                false => Err(Failure::Usage(format!(
+                    "no files to load below {}",
+                    terrace_common::escape::path(directory)
+                ))),
+            };
         }
         let roots: Vec<PathBuf> =
             ROOTS.iter().map(PathBuf::from).filter(|root| fs::read_dir(root).is_ok()).collect();
@@ -212,6 +220,16 @@ mod tests {
         let bytes: usize = corpus.records(50_000).map(|(key, value)| key.len() + value.len()).sum();
         assert!((50_000..52_000).contains(&bytes), "{bytes}");
         assert_eq!(corpus.records(0).count(), 0);
+    }
+
+    #[test]
+    fn a_directory_without_contents_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("empty")).unwrap();
+        fs::write(directory.path().join("nothing"), "").unwrap();
+        let error = Corpus::find(Some(directory.path()), 1 << 20, 0).unwrap_err();
+        let told = format!("no files to load below {}", directory.path().display());
+        assert_eq!((error.code(), error.to_string()), (2, told));
     }
 
     #[test]

@@ -370,3 +370,18 @@ fn a_figure_is_a_file_of_its_own() {
     // A viewer without the style sheet has the colours of light mode.
     assert!(document.descendants().any(|node| node.attribute("stroke") == Some("#2457C5")));
 }
+
+#[test]
+fn lines_of_one_colour_differ_by_their_dashes() {
+    let line = |at: u32| (0..=20).map(|x| (f64::from(x), f64::from(at + x))).collect();
+    let chart = |lines: u32| {
+        let all =
+            (0..lines).fold(Lines::new("t", "x", "y"), |chart, at| chart.line(format!("l{at}"), line(at)));
+        svg(&svg::lines(&all, Width::Broad)).matches("stroke=\"#2457C5\"").count()
+    };
+    // A line and its sign in the legend; the seventh line has the colour of the first.
+    assert_eq!(chart(6), 2);
+    let dashed = chart(7);
+    assert!(dashed > 20, "{dashed}");
+    assert!(chart(13) - dashed > dashed, "the dashes of the third round are shorter");
+}

@@ -7,7 +7,7 @@ use plotters::chart::{ChartBuilder, LabelAreaPosition};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::Ranged;
 use plotters::drawing::DrawingArea;
-use plotters::element::{Circle, PathElement, Polygon, Rectangle, Text};
+use plotters::element::{Circle, DashedPathElement, PathElement, Polygon, Rectangle, Text};
 use plotters::prelude::{IntoDrawingArea, SVGBackend};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TRANSPARENT, TextStyle};
@@ -17,7 +17,7 @@ use super::chart::{Bars, Lines, Series};
 use super::layout::{self, Entry, FONT, GAP, LINE, SYMBOL, UNIT};
 use super::markup::{escape, plain};
 
-/// Colours of the series; later ones repeat them with another mark.
+/// Colours of the series; later ones repeat them with another mark and dashes.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x24, 0x57, 0xc5),
     RGBColor(0xd9, 0x73, 0x0d),
@@ -26,6 +26,8 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0xc0, 0x36, 0x2c),
     RGBColor(0x5c, 0x66, 0x70),
 ];
+/// Length of dashes and of gaps, by round of colours after the first.
+const DASHES: [(i32, i32); 3] = [(12 * UNIT, 5 * UNIT), (4 * UNIT, 4 * UNIT), (20 * UNIT, 3 * UNIT)];
 /// Colours of marks and limits.
 const SIGNS: [RGBColor; 4] = [COLOURS[4], COLOURS[2], COLOURS[3], COLOURS[5]];
 const INK: RGBColor = RGBColor(0x1b, 0x1f, 0x24);
@@ -151,7 +153,7 @@ impl Symbol {
         let across = |colour, width| line((x, middle.1), (x + 2 * reach, middle.1), colour, width);
         match self {
             Symbol::Line(series, is_marked) => {
-                across(colour(series), THICK);
+                path(root, vec![(x, middle.1), (x + 2 * reach, middle.1)], series);
                 if is_marked {
                     mark(series, middle, &mut |polygon| root.draw(&polygon).expect(INTO_STRING));
                 }
@@ -172,6 +174,18 @@ impl Symbol {
 
 fn colour(series: usize) -> RGBColor {
     COLOURS[series % COLOURS.len()]
+}
+
+/// Draws the line of a series.
+fn path(root: &Root<'_>, points: Vec<(i32, i32)>, series: usize) {
+    let style = colour(series).stroke_width(THICK);
+    match (series / COLOURS.len()).checked_sub(1) {
+        None => root.draw(&PathElement::new(points, style)).expect(INTO_STRING),
+        Some(round) => {
+            let (dash, gap) = DASHES[round % DASHES.len()];
+            root.draw(&DashedPathElement::new(points, dash, gap, style)).expect(INTO_STRING);
+        }
+    }
 }
 
 fn hollow(series: usize) -> ShapeStyle {
@@ -407,7 +421,7 @@ fn draw_series(root: &Root<'_>, points: &[(i32, i32)], series: &Series, number: 
             _ => line.push((x, y)),
         }
     }
-    root.draw(&PathElement::new(line, colour(number).stroke_width(THICK))).expect(INTO_STRING);
+    path(root, line, number);
     for &point in stride(points.len(), number, steps).iter().flat_map(|&stride| points.iter().step_by(stride))
     {
         mark(number, point, &mut |polygon| root.draw(&polygon).expect(INTO_STRING));

@@ -146,3 +146,14 @@ fn the_file_is_written_whole() {
         sample().write(Path::new(&kept)).unwrap();
     }
 }
+
+#[test]
+fn a_file_that_cannot_be_written_is_found_before() {
+    let folder = tempfile::tempdir().unwrap();
+    check(&folder.path().join("new.html")).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    for path in [folder.path().join("no/such.html"), folder.path().to_owned()] {
+        let told = check(&path).unwrap_err().to_string();
+        assert!(told.contains("writing the report"), "{told}");
+    }
+}

@@ -18,6 +18,7 @@ use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::latency::Summary;
 use terrace_common::output::{print, print_json, print_settings};
+use terrace_common::report;
 use terrace_common::store::{Opener, Settings, with_database};
 use terrace_common::units::{counted, show_count, show_size};
 
@@ -37,6 +38,9 @@ const SECONDS: Duration = Duration::from_secs(10);
 
 /// Runs the benchmark for one engine or several.
 pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    if let Some(path) = &args.report {
+        report::check(path)?;
+    }
     if let Some(base) = args.equal_cost {
         return equal_cost::run(args, base, output);
     }
@@ -156,7 +160,7 @@ fn verdict(measured: &Measured) -> Outcome {
 
 fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
     let BenchReport { workload, threads, value_bytes, distribution, .. } = report;
-    let (records, threads) = (counted(report.records, "record"), counted((*threads).into(), "thread"));
+    let (records, threads) = (counted(report.records, "record"), counted(*threads, "thread"));
     let fields = fields::told(report.fields.as_deref(), report.touch);
     print(
         output,

@@ -14,7 +14,7 @@ pub(super) fn report(found: &BenchReport) -> Report {
         "{} of {} bytes, keys {distribution}, {}, {engine}.",
         counted(found.records, "record"),
         found.value_bytes,
-        counted((*threads).into(), "thread")
+        counted(*threads, "thread")
     );
     let mut report = Report::new(&format!("YCSB {workload}"), &lead);
     report.section("Throughput").figures(&[
