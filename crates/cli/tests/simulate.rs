@@ -206,3 +206,76 @@ fn curves_have_bytes_and_a_knee() {
     let straight = simulate(&file(&folder, "u.lis", "0 1000 0 0\n"), &["--curve"]);
     assert!(text(&straight.stdout).contains("no knee"), "{}", text(&straight.stdout));
 }
+
+#[test]
+fn default_sizes_fit_a_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = |blocks: u64| (0..blocks).map(|block| format!("{block}\n")).collect::<String>();
+    let trace = file(&folder, "t.csv", lines(200));
+    // 1% is 2 blocks, of which a tenth is none.
+    let (found, said) = found(&trace, &["--sample", "0.1"]);
+    assert_eq!(sizes(&found), ["5%", "10%", "20%"]);
+    assert!(said.contains("those below one block of the sample are skipped"), "{said}");
+    let least = simulate(&file(&folder, "u.csv", lines(20)), &["--sample", "0.1", "--json"]);
+    let object: Value = serde_json::from_slice(&least.stdout).expect("an object");
+    assert_eq!(sizes(&object), ["5"]);
+    let given = simulate(&trace, &["--sample", "0.1", "--size", "1%"]);
+    assert_eq!(given.status.code(), Some(2));
+}
+
+#[test]
+fn a_sample_of_runs_is_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", "0 1000 0 0\n");
+    let said = |flags: &[&str]| found(&trace, &[flags, &["--size", "100"]].concat()).1;
+    let told = said(&["--sample=0.5", "--policy=lru,tac,sequential+lru"]);
+    assert_eq!(
+        told,
+        "terrace: warning: a sample tears runs of blocks apart, so its errors have no bound for tac, sequential+lru\n"
+    );
+    assert_eq!(said(&["--sample=0.5", "--policy=lru"]), "");
+    assert_eq!(said(&["--policy=tac"]), "");
+}
+
+#[test]
+fn requests_and_the_blocks_they_access_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", "0 3 0 0\n7 1 0 1\n");
+    let (found, _) = found(&trace, SMALL);
+    assert_eq!((&found["trace_requests"], &found["requests"]), (&2.into(), &4.into()));
+    let shown = simulate(&trace, SMALL);
+    assert!(text(&shown.stdout).contains(": 2 requests, 4 block accesses, 0 of them writes, for 4 blocks"));
+    let single = simulate(&file(&folder, "u.lis", "0 1 0 0\n"), SMALL);
+    assert!(text(&single.stdout).contains(": 1 request, 0 of them writes, for 1 block of 4 KiB"));
+}
+
+#[test]
+fn many_curves_are_shown_by_their_knees() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", bent());
+    let shown = |policies: &str| {
+        let output = simulate(&trace, &["--curve", "--policy", policies]);
+        text(&output.stdout).to_owned()
+    };
+    let many = shown("all");
+    let lines = many.lines().count();
+    assert!(lines < 40 && many.contains("knee of") && many.contains("--report FILE"), "{many}");
+    let one = shown("lru");
+    let note = one.lines().find(|line| line.ends_with(" sizes; all with --json")).expect("a note");
+    let all = serde_json::from_slice::<Value>(&simulate(&trace, &["--curve", "--json"]).stdout).unwrap();
+    let all = all["curves"][0]["points"].as_array().unwrap().len();
+    let points = one.lines().filter(|line| line.starts_with("  ") && line.contains("iB ")).count();
+    assert_eq!(note, format!("{points} of {all} sizes; all with --json"), "{one}");
+}
+
+#[test]
+fn a_trace_without_names_says_so_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", "0 100 0 0\n");
+    let output = simulate(&trace, &["--per-query", "--per-relation", "--size=5,10"]);
+    let shown = text(&output.stdout);
+    for what in ["queries", "relations"] {
+        assert_eq!(shown.matches(&format!("the trace names no {what}")).count(), 1, "{shown}");
+    }
+    assert!(!shown.contains("none"), "{shown}");
+}

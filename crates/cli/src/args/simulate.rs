@@ -33,7 +33,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "I/N", value_parser = str::parse::<Shard>)]
     pub shard: Option<Shard>,
     /// Join the --json outputs of all shards into one
-    #[arg(long, conflicts_with_all = ["shard", "curve", "size", "sample"])]
+    #[arg(long, conflicts_with_all = ["shard", "curve", "size", "sample", "policy", "per_query", "per_relation",
+          "format", "columns", "block_size", "profile", "workers", "threads"])]
     pub merge: bool,
     /// Count per query, if the trace names queries
     #[arg(long)]
@@ -50,7 +51,7 @@ pub struct SimulateArgs {
     /// offset (bytes) for the position; size (bytes) sectors blocks for the length; op (r, w, SCSI)
     /// or write (0, 1); device; time (us) time_s time_ms time_ns filetime. Such as
     /// time,device,op=5,offset=3,size
-    #[arg(long, value_name = "ROLE,...", value_parser = str::parse::<Columns>, conflicts_with = "merge")]
+    #[arg(long, value_name = "ROLE,...", value_parser = str::parse::<Columns>)]
     pub columns: Option<Columns>,
     /// Bytes per block [default: 8KiB for pgt, else 4KiB]
     #[arg(long, value_name = "SIZE", value_parser = block_size)]
@@ -100,7 +101,7 @@ impl FromStr for Policies {
     fn from_str(text: &str) -> Result<Policies, String> {
         match text {
             "all" => Ok(Policies::All),
-            text => text.parse().map(Policies::One).map_err(|error| format!("{error}, or all")),
+            text => text.parse().map(Policies::One).map_err(|error| error.to_string()),
         }
     }
 }
@@ -217,6 +218,13 @@ mod tests {
             ("t --merge --columns block", "--columns"),
             ("t --sample 1", "--sample"),
             ("t --merge --curve", "--curve"),
+            ("t --merge --policy lru", "--policy"),
+            ("t --merge --per-query", "--per-query"),
+            ("t --merge --per-relation", "--per-relation"),
+            ("t --merge --format lis", "--format"),
+            ("t --merge --block-size 4KiB", "--block-size"),
+            ("t --merge --profile dram,optane", "--profile"),
+            ("t --merge --threads 2", "--threads"),
             ("t --profile dram", "--profile"),
             ("t --profile dram,tape", "tape"),
             ("t --workers 2", "--profile"),

@@ -19,6 +19,7 @@ use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
+use terrace_common::report;
 
 use crate::args::{Policies, SimulateArgs};
 use crate::simulation::{self, Found};
@@ -31,6 +32,9 @@ const INPUT: &str = "-";
 
 /// Simulates, or merges the outputs of shards.
 pub fn run(args: &SimulateArgs, output: &mut dyn Write) -> Outcome {
+    if let Some(path) = &args.report {
+        report::check(path)?;
+    }
     let found = match args.merge {
         true => simulation::merge(&args.traces)?,
         false => simulate(args)?,
@@ -51,6 +55,7 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
         ));
     };
     let source = Source::new(path, args)?;
+    warn_of_sample(args, &names(&args.policy, true));
     let began = Instant::now();
     let (mut policies, mut sizes) = (names(&args.policy, true), sizes(args));
     let found = loop {
@@ -66,14 +71,19 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
                 policies = names(&args.policy, false);
             }
             // The trace is too small for a default size: run the others without it.
-            Err(SimError::NoBlocks { footprint, .. }) if are_sizes_left_out(args) && source.can_reopen() => {
-                sizes = default_sizes(footprint, source.block_bytes);
+            Err(SimError::NoBlocks { footprint, .. } | SimError::NoBlocksInSample { footprint, .. })
+                if are_sizes_left_out(args)
+                    && sizes != default_sizes(args, footprint, source.block_bytes)
+                    && source.can_reopen() =>
+            {
+                sizes = default_sizes(args, footprint, source.block_bytes);
                 let sizes: Vec<String> = sizes.iter().map(Size::words).collect();
                 eprintln!(
-                    "terrace: {} has a footprint of {}; of the default sizes, {}, those below one block are skipped, and {} is simulated",
+                    "terrace: {} has a footprint of {}; of the default sizes, {}, those below one block{} are skipped, and {} is simulated",
                     escape::text(&source.name),
                     Size::Blocks(footprint).words(),
                     SIZES.join(", "),
+                    if args.sample.is_some() { " of the sample" } else { "" },
                     sizes.join(", ")
                 );
             }
@@ -83,6 +93,18 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     let found = found.map_err(|error| failure(error, args, &source.name))?;
     let seconds = began.elapsed().as_secs_f64();
     Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
+}
+
+/// Warns of policies whose errors in a sample have no bound.
+fn warn_of_sample(args: &SimulateArgs, policies: &[Name]) {
+    let names: Vec<String> =
+        policies.iter().filter(|policy| policy.needs_runs()).map(Name::to_string).collect();
+    if args.sample.is_some() && !names.is_empty() {
+        eprintln!(
+            "terrace: warning: a sample tears runs of blocks apart, so its errors have no bound for {}",
+            names.join(", ")
+        );
+    }
 }
 
 /// Whether `policy` was only implied by `all`. Shards never drop one, since all shards must agree
@@ -113,11 +135,18 @@ fn are_sizes_left_out(args: &SimulateArgs) -> bool {
     has_default_sizes(args) && args.shard.is_none()
 }
 
-/// The default sizes with at least one block of a small trace; one block if there are none.
-fn default_sizes(footprint: usize, block_bytes: u32) -> Vec<Size> {
+/// The default sizes with at least one block of a small trace, or of its sample. If there are none,
+/// the smallest size with one.
+fn default_sizes(args: &SimulateArgs, footprint: usize, block_bytes: u32) -> Vec<Size> {
+    let of_sample = |blocks: usize| match args.sample {
+        Some(share) => Simulation::new().sample(share).sampled(blocks),
+        None => blocks,
+    };
+    let fits = |size: &Size| size.blocks(footprint, block_bytes).is_ok_and(|blocks| of_sample(blocks) > 0);
     let sizes = SIZES.iter().map(|size| size.parse::<Size>().expect("a constant"));
-    let sizes: Vec<Size> = sizes.filter(|size| size.blocks(footprint, block_bytes).is_ok()).collect();
-    if sizes.is_empty() { vec![Size::Blocks(1)] } else { sizes }
+    let sizes: Vec<Size> = sizes.filter(fits).collect();
+    let least = || (1..footprint).find(|blocks| of_sample(*blocks) > 0).unwrap_or(footprint.max(1));
+    if sizes.is_empty() { vec![Size::Blocks(least())] } else { sizes }
 }
 
 fn simulate_policies(

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use terrace_cache::sim::{Counts, Devices, Part, Report};
+use terrace_common::units::counted;
 
 use crate::args::Shard;
 
@@ -14,6 +15,9 @@ pub struct Found {
     pub trace: String,
     /// Accesses, each to one block.
     pub requests: u64,
+    /// Requests of the trace, each for one block or several; 0 if unknown.
+    #[serde(default)]
+    pub trace_requests: u64,
     /// Write accesses.
     pub writes: u64,
     /// Distinct blocks.
@@ -178,12 +182,23 @@ impl Found {
         Found {
             trace,
             requests: summary.requests,
+            trace_requests: summary.trace_requests,
             writes: summary.writes,
             footprint: summary.footprint,
             block_bytes,
             results: caches.iter().zip(&report.results).map(result).collect(),
             curves: curves.iter().zip(&report.curves).map(curve).collect(),
             ..Found::default()
+        }
+    }
+
+    /// The requests in a sentence, and the accesses to blocks if there are more.
+    pub(super) fn amount(&self) -> String {
+        match self.trace_requests {
+            requests if requests > 0 && requests < self.requests => {
+                format!("{}, {}", counted(requests, "request"), counted(self.requests, "block access"))
+            }
+            _ => counted(self.requests, "request"),
         }
     }
 
@@ -239,6 +254,11 @@ impl PartFound {
             admissions: counts.admissions,
             migrated: counts.write_backs,
         }
+    }
+
+    /// Whether the only part is that of requests without a number.
+    pub(super) fn is_none(parts: &[PartFound]) -> bool {
+        matches!(parts, [part] if part.number.is_none())
     }
 
     /// Title for people.

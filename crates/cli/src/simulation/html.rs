@@ -1,7 +1,7 @@
 //! Simulation results as an HTML report: curves first, then all numbers.
 
 use terrace_common::report::{Bars, Figure, Lines, Report, Scale, SecondAxis, Table};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use super::found::{CacheFound, CostFound, Found, PartFound};
 
@@ -12,18 +12,18 @@ pub fn report(found: &Found) -> Report {
         caches => (caches, "caches simulated"),
     };
     let lead = format!(
-        "What policies of a block cache would have done with {}: {} requests for {} blocks of {}. The caches start \
+        "What policies of a block cache would have done with {}: {} for {} of {}. The caches start \
          empty, and every request counts.",
         name(&found.trace),
-        show_count(found.requests),
-        show_count(found.footprint as u64),
+        found.amount(),
+        counted(found.footprint as u64, "block"),
         show_size(u64::from(found.block_bytes)),
     );
     let mut report = Report::new(&format!("Cache policies on {}", name(&found.trace)), &lead);
     let share = 100.0 * found.writes as f64 / found.requests.max(1) as f64;
     let bytes = found.bytes(found.footprint);
     report.section("The trace").figures(&[
-        Figure::new(show_count(found.requests), "requests", format!("{share:.1} % of them writes")),
+        Figure::new(show_count(found.requests), "block accesses", format!("{share:.1} % of them writes")),
         Figure::new(show_count(found.footprint as u64), "blocks", format!("{} together", show_size(bytes))),
         Figure::new(show_count(simulated as u64), of_what, format!("in {:.1} s", found.seconds)),
     ]);
@@ -81,7 +81,7 @@ fn curves(report: &mut Report, found: &Found) {
 fn marked(lines: Lines, found: &Found) -> Lines {
     let knees = found.curves.iter().filter_map(|curve| Some((&curve.policy, curve.knee?)));
     knees.fold(lines, |lines, (policy, knee)| {
-        let word = format!("knee: {}", show_size(knee.cache_bytes));
+        let word = format!("{policy}, knee: {}", show_size(knee.cache_bytes));
         lines.point(policy, (knee.cache_blocks as f64, knee.miss_ratio), word)
     })
 }
@@ -215,6 +215,10 @@ fn parts(report: &mut Report, found: &Found, heading: &str, of: impl Fn(&CacheFo
         return;
     }
     report.section(heading);
+    if found.results.iter().any(|result| PartFound::is_none(of(result))) {
+        report.paragraph("The trace names none.");
+        return;
+    }
     for result in &found.results {
         let caption = format!("{}, {} blocks", result.policy, show_count(result.cache_blocks as u64));
         let header = ["", "requests", "misses", "miss ratio", "admissions", "write-backs"];
@@ -248,6 +252,6 @@ mod tests {
         for text in ["cache size, blocks", "cache size, bytes", "10k", &show_size(8192 * 10_000)] {
             assert!(page.contains(&format!(">\n{text}\n</text>")), "{text}");
         }
-        assert!(page.contains("knee: 8 MiB"));
+        assert!(page.contains("lru, knee: 8 MiB"));
     }
 }

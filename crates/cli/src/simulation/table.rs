@@ -2,19 +2,18 @@
 
 use std::fmt::Write as _;
 
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use super::found::{CacheFound, CostFound, CurveFound, Found, PartFound};
 
 /// Renders the text.
 pub fn table(found: &Found) -> String {
     let mut text = format!(
-        "{}: {} requests, {} of them writes, for {} {} of {}, {} together\n",
+        "{}: {}, {} of them writes, for {} of {}, {} together\n",
         found.trace,
-        show_count(found.requests),
+        found.amount(),
         show_count(found.writes),
-        show_count(found.footprint as u64),
-        if found.footprint == 1 { "block" } else { "blocks" },
+        counted(found.footprint as u64, "block"),
         show_size(found.block_bytes.into()),
         show_size(found.bytes(found.footprint)),
     );
@@ -57,12 +56,37 @@ pub fn table(found: &Found) -> String {
         );
         found.results.iter().for_each(|result| cost(&mut text, result));
     }
-    found.curves.iter().for_each(|curve| points(&mut text, found, curve));
-    for result in &found.results {
-        parts(&mut text, result, "query", &result.queries);
-        parts(&mut text, result, "relation", &result.relations);
+    match found.curves.len() {
+        0..=CURVES_MAX => found.curves.iter().for_each(|curve| points(&mut text, found, curve)),
+        _ => knees(&mut text, found),
     }
+    all_parts(&mut text, found, ["query", "queries"], |result| &result.queries);
+    all_parts(&mut text, found, ["relation", "relations"], |result| &result.relations);
     text
+}
+
+/// Most curves shown point by point.
+const CURVES_MAX: usize = 3;
+/// About as many points of a curve fit a terminal.
+const POINTS: usize = 25;
+
+/// The knee of each of many curves.
+fn knees(text: &mut String, found: &Found) {
+    let width = found.curves.iter().map(|curve| curve.policy.len()).max().unwrap_or_default().max(8);
+    let _ = writeln!(text, "\n{:<width$} {:>12} {:>10} {:>10}", "knee of", "blocks", "bytes", "miss ratio");
+    for CurveFound { policy, knee, .. } in &found.curves {
+        let _ = match knee {
+            Some(knee) => writeln!(
+                text,
+                "{policy:<width$} {:>12} {:>10} {:>10.4}",
+                show_count(knee.cache_blocks as u64),
+                show_size(knee.cache_bytes),
+                knee.miss_ratio
+            ),
+            None => writeln!(text, "{policy:<width$} none: the curve is nearly straight, or bulges up"),
+        };
+    }
+    let _ = writeln!(text, "the points of the curves: --json, or --report FILE for charts");
 }
 
 fn points(text: &mut String, found: &Found, curve: &CurveFound) {
@@ -71,8 +95,9 @@ fn points(text: &mut String, found: &Found, curve: &CurveFound) {
         "\n{}, miss ratio by size:\n{:>12} {:>10} {:>10}",
         curve.policy, "blocks", "bytes", "miss ratio"
     );
-    // A terminal cannot show every point of an exact curve.
-    let stride = curve.points.len().div_ceil(25).max(1);
+    let all = curve.points.len();
+    let stride = all.div_ceil(POINTS).max(1);
+    let shown = all.div_ceil(stride);
     for (blocks, ratio) in curve.points.iter().rev().step_by(stride).rev() {
         let _ = writeln!(
             text,
@@ -81,11 +106,14 @@ fn points(text: &mut String, found: &Found, curve: &CurveFound) {
             show_size(found.bytes(*blocks))
         );
     }
+    if shown < all {
+        let _ = writeln!(text, "{shown} of {all} sizes; all with --json");
+    }
     let _ = match curve.knee {
         Some(knee) => writeln!(
             text,
-            "knee: {} blocks, {}, miss ratio {:.4}",
-            show_count(knee.cache_blocks as u64),
+            "knee: {}, {}, miss ratio {:.4}",
+            counted(knee.cache_blocks as u64, "block"),
             show_size(knee.cache_bytes),
             knee.miss_ratio
         ),
@@ -123,15 +151,28 @@ fn cost(text: &mut String, result: &CacheFound) {
     );
 }
 
+/// The counts by query or by relation, named in the singular and the plural.
+fn all_parts(
+    text: &mut String,
+    found: &Found,
+    [one, many]: [&str; 2],
+    of: impl Fn(&CacheFound) -> &[PartFound],
+) {
+    match found.results.iter().any(|result| PartFound::is_none(of(result))) {
+        true => drop(writeln!(text, "\nthe trace names no {many}, so nothing is counted by {one}")),
+        false => found.results.iter().for_each(|result| parts(text, result, one, of(result))),
+    }
+}
+
 fn parts(text: &mut String, result: &CacheFound, what: &str, parts: &[PartFound]) {
     if parts.is_empty() {
         return;
     }
     let _ = writeln!(
         text,
-        "\n{} with {} blocks\n{what:<40} {:>12} {:>12} {:>10} {:>12} {:>11}",
+        "\n{} with {}\n{what:<40} {:>12} {:>12} {:>10} {:>12} {:>11}",
         result.policy,
-        show_count(result.cache_blocks as u64),
+        counted(result.cache_blocks as u64, "block"),
         "requests",
         "misses",
         "miss ratio",
