@@ -22,7 +22,10 @@ mod rows;
 mod signals;
 mod simulation;
 
+use std::any::TypeId;
 use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory, FromArgMatches};
@@ -31,7 +34,7 @@ use terrace_common::engine;
 fn main() -> ExitCode {
     signals::take_file_limits_as_errors();
     log::show_warnings();
-    let line = taking_negative_numbers(args::Cli::command());
+    let line = taking_hyphens(args::Cli::command());
     let done = config::expand(&line, env::args_os().collect())
         // The parser exits by itself on a wrong command line or a request for help.
         .map(|arguments| {
@@ -46,11 +49,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lets options have negative numbers, so that their own parsers refuse them: `-3` is no flag.
-fn taking_negative_numbers(command: Command) -> Command {
-    let command = command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
-        true => arg.allow_negative_numbers(true),
-        false => arg,
+/// Lets options of numbers and names have values that begin with a hyphen, so that their own parsers
+/// refuse them: `-3MiB` is no flag. Options of any text would take the next flag for their value.
+fn taking_hyphens(command: Command) -> Command {
+    let texts = [TypeId::of::<String>(), TypeId::of::<OsString>(), TypeId::of::<PathBuf>()];
+    let command = command.mut_args(|arg| {
+        let is_option = arg.get_long().is_some() && arg.get_action().takes_values();
+        let is_text = texts.iter().any(|text| arg.get_value_parser().type_id() == *text);
+        match (is_option, is_text) {
+            (false, _) => arg,
+            (true, true) => arg.allow_negative_numbers(true),
+            (true, false) => arg.allow_hyphen_values(true),
+        }
     });
-    command.mut_subcommands(taking_negative_numbers)
+    command.mut_subcommands(taking_hyphens)
 }

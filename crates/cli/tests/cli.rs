@@ -160,12 +160,16 @@ fn each_claim_is_named_as_it_begins() {
 }
 
 #[test]
-fn a_negative_number_is_no_flag() {
+fn a_value_that_begins_with_a_hyphen_is_no_flag() {
     for (line, told) in [
         (&["simulate", "t.lis", "--size", "-3"][..], "no size of a cache"),
+        (&["simulate", "t.lis", "--size", "-3MiB", "--json"], "\"-3MiB\" is no size of a cache"),
+        (&["stat", "db", "--dram", "-3MiB"], "does not begin with a number"),
         (&["stat", "db", "--dram", "-3"], "does not begin with a number"),
         (&["demo", "--threads", "-1"], "-1 is not in 1..=1024"),
         (&["stat", "db", "--dram", "1.5.2"], "1.5.2 is not a number"),
+        // Text may be anything, so a flag after it is still a flag.
+        (&["demo", "--store", "--json"], "a value is required for '--store"),
     ] {
         let output = terrace(line);
         let said = text(&output.stderr);
