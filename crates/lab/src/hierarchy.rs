@@ -34,8 +34,8 @@ use terrace_common::values;
 use terrace_io::{DecoratedDirectory, Directory, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
 use self::business::Business;
-pub use self::loaded::on_new_thread;
 use self::loaded::{Data, Loaded, TABLE};
+pub use self::loaded::{LoadOrder, on_new_thread};
 use self::records::{Records, levels};
 use self::work::Work;
 use crate::workload::fields::Fields;
@@ -109,6 +109,7 @@ pub struct Experiment {
     /// A business of this size, whose transactions run in place of operations over records.
     pub business: Option<tpcc::Scale>,
     pub records: u64,
+    pub load_order: LoadOrder,
     pub value_bytes: usize,
     /// The fields of a value, of which a read or an update touches one.
     pub fields: Option<Fields>,
@@ -254,7 +255,8 @@ impl Experiment {
             return Data { page_bytes, log_bytes, business: self.business, ..Data::default() };
         }
         let (records, value_bytes, fields) = (self.records, self.value_bytes, self.fields);
-        Data { page_bytes, log_bytes, business: None, records, value_bytes, fields }
+        let order = self.load_order;
+        Data { page_bytes, log_bytes, business: None, records, order, value_bytes, fields }
     }
 
     fn open(&self, image: &MemoryDirectory) -> Outcome<Running> {
@@ -357,6 +359,11 @@ impl Experiment {
     }
 }
 
+/// `policy` with a middle tier that admits every page.
+fn admitting(policy: Policy) -> Outcome<Policy> {
+    Policy::new(policy.dr(), policy.dw(), 1.0, 1.0).map_err(Failure::Work)
+}
+
 impl Running {
     /// Aligns all clocks to the last worker's and returns it.
     pub fn level_clocks(&self) -> u64 {
@@ -375,13 +382,21 @@ impl Running {
             return Ok(());
         }
         let policy = choice.policy();
-        let filling = Policy::new(policy.dr(), policy.dw(), 1.0, 1.0).map_err(Failure::Work)?;
         if experiment.filling > 0 && experiment.hierarchy.middle.is_some() {
-            self.db.set_policy(filling);
+            self.db.set_policy(admitting(policy)?);
             self.go_on(experiment.filling)?;
             self.db.set_policy(policy);
         }
         Ok(())
+    }
+
+    /// Reads all data in order while every page is admitted to the middle tier, and warms up again.
+    pub fn admit_all(&mut self, experiment: &Experiment) -> Outcome {
+        self.db.set_policy(admitting(experiment.migration.choice().policy())?);
+        self.work.read_all()?;
+        self.level_clocks();
+        self.fill(experiment)?;
+        self.go_on(experiment.warmup)
     }
 
     /// From here on, updates of a field write the bytes of the load: they change a page only where
@@ -525,6 +540,7 @@ mod tests {
             page_bytes: 16 << 10,
             business: None,
             records: 8000,
+            load_order: LoadOrder::Ascending,
             value_bytes: 1000,
             fields: None,
             mix: "ba".parse().unwrap(),
@@ -590,6 +606,37 @@ mod tests {
         let middle = first.middle().unwrap();
         assert!(first.misses < 0.5 * two.misses && first.ops_per_second > 1.5 * two.ops_per_second);
         assert!(middle.reads_in_place > 0 && middle.migrations.middle_to_dram > 0);
+    }
+
+    /// HyMem admits a page when it comes the second time. The filling misses pages that are rarely
+    /// looked up.
+    #[test]
+    fn all_pages_can_be_admitted() {
+        let mut three = Experiment { records: 4000, filling: 500, warmup: 500, ..experiment() };
+        three.hierarchy.middle = Some((Profile::named("optane").unwrap(), 6 << 20));
+        three.migration = Choice::HyMem.into();
+        three.replacement = Replacement::ClockPaper;
+        let misses = |admits: bool| {
+            let run = |running: &mut Running| {
+                if admits {
+                    running.admit_all(&three)?;
+                }
+                running.measure(2000)
+            };
+            three.begin(run).unwrap().misses
+        };
+        assert!(misses(false) > 0.0);
+        assert_eq!(misses(true), 0.0);
+    }
+
+    #[test]
+    fn a_random_load_leaves_room_in_pages() {
+        let pages = |load_order| {
+            let loaded = Experiment { load_order, ..experiment() };
+            loaded.begin(|running| Ok(running.stats().live_pages)).unwrap() as f64
+        };
+        let share = pages(LoadOrder::Ascending) / pages(LoadOrder::Random);
+        assert!((0.64..0.74).contains(&share), "{share}");
     }
 
     #[test]

@@ -26,6 +26,16 @@ pub fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
+/// Order in which records are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LoadOrder {
+    /// That of their keys. Leaves are full.
+    #[default]
+    Ascending,
+    /// Random. Leaves are .69 full on average.
+    Random,
+}
+
 /// Initial contents of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Data {
@@ -34,6 +44,7 @@ pub(super) struct Data {
     pub(super) value_bytes: usize,
     pub(super) fields: Option<Fields>,
     pub(super) records: u64,
+    pub(super) order: LoadOrder,
     pub(super) log_bytes: u64,
 }
 
@@ -69,7 +80,11 @@ impl Data {
     fn load_records(self, db: &Db) -> Outcome {
         let table = db.create_table(TABLE)?;
         let (mut value, mut one) = (Vec::new(), Vec::new());
-        for record in 0..self.records {
+        let mut records: Vec<u64> = (0..self.records).collect();
+        if self.order == LoadOrder::Random {
+            records.sort_by_key(|&record| values::mix(record));
+        }
+        for record in records {
             let number = values::loaded(record);
             match self.fields {
                 None => values::fill(number, 0, self.value_bytes, &mut value),

@@ -7,7 +7,7 @@ use terrace_common::report::Lines;
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::{Measured, Setting, Verdict};
-use crate::hierarchy::{Experiment, Hierarchy, Logging, run_all};
+use crate::hierarchy::{Experiment, Hierarchy, LoadOrder, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 /// The workloads.
@@ -57,6 +57,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
         business: None,
         page_bytes: PAGE_BYTES,
         records,
+        load_order: LoadOrder::Ascending,
         value_bytes: 64,
         fields: None,
         mix: mix.parse().map_err(Failure::Work)?,

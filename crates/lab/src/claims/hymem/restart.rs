@@ -18,7 +18,7 @@ use terrace_common::report::Lines;
 use terrace_io::{OPERATION_NS, PAGE_NS, Profile};
 
 use crate::claims::claim::{Measured, Setting, Verdict};
-use crate::hierarchy::{End, Experiment, Hierarchy, Logging, side_by_side};
+use crate::hierarchy::{End, Experiment, Hierarchy, LoadOrder, Logging, side_by_side};
 use crate::workload::ycsb::Distribution;
 
 const PAGE_BYTES: u64 = 16 << 10;
@@ -92,6 +92,7 @@ impl Design {
             business: None,
             page_bytes: PAGE_BYTES,
             records: RECORDS,
+            load_order: LoadOrder::Ascending,
             value_bytes: VALUE_BYTES,
             fields: None,
             mix: "ro".parse().map_err(Failure::Work)?,

@@ -18,7 +18,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::design::{self, PAGE_BYTES};
-use crate::hierarchy::{Experiment, Found, Hierarchy, Logging, run_all};
+use crate::hierarchy::{Experiment, Found, Hierarchy, LoadOrder, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 pub(super) const GB: u64 = 8 << 20;
@@ -126,6 +126,7 @@ impl Point {
             business: None,
             page_bytes: PAGE_BYTES,
             records: pages * RECORDS_PER_PAGE,
+            load_order: LoadOrder::Ascending,
             value_bytes: 1000,
             fields: Some("10x100".parse().map_err(Failure::Work)?),
             mix: format!("rw:{}", 100 - self.updates).parse().map_err(Failure::Work)?,

@@ -19,7 +19,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::Setting;
-use crate::hierarchy::{Experiment, Found, Hierarchy, Logging, run_all};
+use crate::hierarchy::{Experiment, Found, Hierarchy, LoadOrder, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 /// Bytes per scaled GB.
@@ -121,6 +121,7 @@ impl Machine {
             business: None,
             page_bytes: PAGE_BYTES,
             records: work.data_gb * GB / RECORD_BYTES,
+            load_order: LoadOrder::Ascending,
             value_bytes: VALUE_BYTES,
             fields: None,
             mix: work.mix.parse().map_err(Failure::Work)?,

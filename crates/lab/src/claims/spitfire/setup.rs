@@ -6,7 +6,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::Measured;
-use crate::hierarchy::{Experiment, Hierarchy, Logging};
+use crate::hierarchy::{Experiment, Hierarchy, LoadOrder, Logging};
 use crate::workload::tpcc::Scale;
 use crate::workload::ycsb::Distribution;
 
@@ -56,6 +56,7 @@ pub(super) fn experiment(
         business,
         page_bytes: PAGE_BYTES,
         records: (data << 20) / PAGE_BYTES * RECORDS_PER_PAGE,
+        load_order: LoadOrder::Ascending,
         value_bytes: 1000,
         fields: None,
         mix: mix.parse().map_err(Failure::Work)?,
