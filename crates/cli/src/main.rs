@@ -49,8 +49,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Lets options of numbers and names have values that begin with a hyphen, so that their own parsers
-/// refuse them: `-3MiB` is no flag. Options of any text would take the next flag for their value.
+/// Lets options of numbers and names have values that begin with a hyphen, so that their own
+/// parsers refuse them: `-3MiB` is no flag. Options of any text would take the next flag for a
+/// value.
 fn taking_hyphens(command: Command) -> Command {
     let texts = [TypeId::of::<String>(), TypeId::of::<OsString>(), TypeId::of::<PathBuf>()];
     let command = command.mut_args(|arg| {
