@@ -27,8 +27,9 @@
 //! shared word (a token bucket). Measured (`examples/charge.rs`): targets below 85 ns take 85 ns,
 //! others end some 30 ns late; a cached line costs 12 ns; a virtual charge 70 to 90 ns.
 
+use std::any::Any;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -38,6 +39,7 @@ mod channel;
 pub(crate) mod device;
 mod dram_cache;
 mod line_cache;
+mod page_cache;
 pub(crate) mod profile;
 #[cfg(feature = "profile-files")]
 mod profile_file;
@@ -81,7 +83,7 @@ const SLOTS: usize = 64;
 pub struct SimulatedMemory {
     channel: Arc<Channel>,
     caches: Box<[Slot]>,
-    dram: Option<DramCache>,
+    modules: Option<Arc<Modules>>,
 }
 
 /// The cache model of one worker, on its own lines and made on first use.
@@ -90,17 +92,22 @@ pub struct SimulatedMemory {
 struct Slot(Mutex<Option<LineCache>>);
 
 impl SimulatedMemory {
-    /// A memory with `profile`.
+    /// A memory with `profile`. Those in memory mode that have equal profiles and one virtual time
+    /// are parts of the same modules: they share bandwidth and DRAM.
     pub fn new(profile: Profile, time: Time) -> Self {
         let slots = if profile.cache_bytes() < LINE_BYTES { 0 } else { SLOTS };
-        let dram = DramCache::before(&profile, &time);
         let caches = (0..slots).map(|_| Slot::default()).collect();
-        Self { channel: Arc::new(Channel::new(profile, time)), caches, dram }
+        let modules = Modules::of(&profile, &time);
+        let channel = match &modules {
+            Some(modules) => Arc::clone(&modules.channel),
+            None => Arc::new(Channel::new(profile, time)),
+        };
+        Self { channel, caches, modules }
     }
 
     /// Counts of the DRAM cache, if the profile has one.
     pub fn dram_cache(&self) -> Option<DramCacheCounts> {
-        self.dram.as_ref().map(DramCache::counts)
+        self.modules.as_ref().map(|modules| modules.dram.counts())
     }
 
     /// Its profile.
@@ -140,8 +147,8 @@ impl SimulatedMemory {
         pattern: Pattern,
         cached: bool,
     ) -> Charge<'_> {
-        if let Some(dram) = &self.dram {
-            return self.begin_in_memory_mode(dram, direction, &range, pattern, cached);
+        if let Some(modules) = &self.modules {
+            return self.begin_in_memory_mode(&modules.dram, direction, &range, pattern, cached);
         }
         let missed = if cached { self.missed_granules(&range) } else { self.granules(&range) };
         let granules = match direction {
@@ -249,6 +256,36 @@ impl SimulatedMemory {
         let mut slot = self.caches[self.channel.time.worker() % SLOTS].0.lock();
         let cache = slot.get_or_insert_with(|| LineCache::new(self.profile().cache_bytes()));
         lines_of(range).for_each(|line| each(line, cache.use_line(line)));
+    }
+}
+
+/// Modules in memory mode.
+#[derive(Debug)]
+struct Modules {
+    channel: Arc<Channel>,
+    dram: DramCache,
+}
+
+impl Modules {
+    /// Those with `profile` that are in use at this virtual time, or new ones; `None` if it has no
+    /// DRAM cache.
+    fn of(profile: &Profile, time: &Time) -> Option<Arc<Modules>> {
+        let make = || {
+            let channel = Arc::new(Channel::new(profile.clone(), time.clone()));
+            Some(Arc::new(Modules { channel, dram: DramCache::before(profile, time)? }))
+        };
+        let Time::Virtual(clocks) = time else { return make() };
+        let mut used = clocks.modules.lock();
+        used.retain(|modules| modules.strong_count() > 0);
+        let in_use = used.iter().filter_map(|modules| modules.upgrade()?.downcast::<Modules>().ok());
+        let same = in_use.into_iter().find(|modules| modules.channel.profile == *profile);
+        if same.is_some() {
+            return same;
+        }
+        let made = make()?;
+        let weak: Weak<dyn Any + Send + Sync> = Arc::<Modules>::downgrade(&made);
+        used.push(weak);
+        Some(made)
     }
 }
 

@@ -83,6 +83,7 @@ fn memory(
         endurance_cycles: 1e10,
         cache_bytes: CACHE_BYTES,
         dram_cache_bytes: 0,
+        page_cache: None,
         counts_lines: false,
         write_back_ns: 0.0,
         fence_ns: 0.0,

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::SimulatedMemory;
 use super::channel::{Channel, Charge, Time};
+use super::page_cache::{PageCache, Transfer};
 use super::profile::{Direction, Pattern, Profile};
 use crate::device::{BlockDevice, Read, Write};
 
@@ -37,14 +38,16 @@ const STREAMS: usize = 8;
 pub struct SimulatedDevice {
     inner: Arc<dyn BlockDevice>,
     channel: Arc<Channel>,
+    page_cache: Option<PageCache>,
     /// By direction: ends of the last transfers, and the next to replace.
     streams: [Mutex<([u64; STREAMS], usize)>; 2],
 }
 
 impl SimulatedDevice {
-    /// Makes `inner` as slow as `profile`, which must be slower. Ignores the profile's caches.
+    /// Makes `inner` as slow as `profile`, which must be slower. Ignores a memory's caches.
     pub fn new(inner: Arc<dyn BlockDevice>, profile: Profile, time: Time) -> Self {
-        Self::over(inner, Arc::new(Channel::new(profile, time)))
+        let page_cache = PageCache::before(&profile, &time);
+        Self { page_cache, ..Self::over(inner, Arc::new(Channel::new(profile, time))) }
     }
 
     /// Puts `inner` on the modules of `memory`: both share bandwidth, and writers of one slow down
@@ -73,7 +76,7 @@ impl SimulatedDevice {
     fn over(inner: Arc<dyn BlockDevice>, channel: Arc<Channel>) -> Self {
         // No transfer begins at the largest offset, so none is sequential at first.
         let streams = [(); 2].map(|()| Mutex::new(([u64::MAX; STREAMS], 0)));
-        Self { inner, channel, streams }
+        Self { inner, channel, page_cache: None, streams }
     }
 
     /// Its profile.
@@ -94,11 +97,26 @@ impl SimulatedDevice {
         if known.is_some() { Pattern::Sequential } else { Pattern::Random }
     }
 
-    /// Begins concurrent transfers; one random transfer makes the whole batch random.
-    fn begin(
+    /// Begins concurrent transfers, by way of the page cache if there is one.
+    fn begin(&self, direction: Direction, transfers: impl Iterator<Item = Transfer> + Clone) -> Charge<'_> {
+        match (&self.page_cache, direction) {
+            (None, _) => {}
+            (Some(cache), Direction::Write) => cache.write(transfers.clone()),
+            (Some(cache), Direction::Read) => {
+                cache.read(transfers, |missing| {
+                    _ = self.begin_below(Direction::Read, missing.iter().copied()).finish();
+                });
+                return Charge::nothing();
+            }
+        }
+        self.begin_below(direction, transfers)
+    }
+
+    /// Begins transfers of the disk; one random transfer makes the whole batch random.
+    fn begin_below(
         &self,
         direction: Direction,
-        transfers: impl Iterator<Item = (u64, usize)> + Clone,
+        transfers: impl Iterator<Item = Transfer> + Clone,
     ) -> Charge<'_> {
         let patterns = transfers.clone().map(|(offset, bytes)| self.pattern(direction, offset, bytes));
         let random = patterns.fold(false, |random, pattern| random | (pattern == Pattern::Random));

@@ -56,10 +56,20 @@ pub struct Profile {
     pub(super) endurance_cycles: f64,
     pub(super) cache_bytes: u32,
     pub(super) dram_cache_bytes: u32,
+    pub(super) page_cache: Option<Box<PageCacheLayout>>,
     pub(super) counts_lines: bool,
     /// By line of 64 bytes.
     pub(super) write_back_ns: f64,
     pub(super) fence_ns: f64,
+}
+
+/// Where the pages of a page cache are.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PageCacheLayout {
+    pub(super) bytes: u64,
+    pub(super) memory: Profile,
+    /// Address of the first page in the memory.
+    pub(super) address: u64,
 }
 
 /// Largest modelled cache, bytes.
@@ -156,6 +166,32 @@ impl Profile {
     #[must_use]
     pub fn with_dram_cache_bytes(mut self, bytes: u64) -> Profile {
         self.dram_cache_bytes = bytes.min(CACHE_BYTES_MAX) as u32;
+        self
+    }
+
+    /// Puts an operating system's page cache before a disk (`page_cache.rs`): `bytes` bytes in
+    /// `memory`, from `address` on. Memories in memory mode with equal profiles share their DRAM.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace_io::{AlignedBuffer, BlockDevice, MemoryDevice};
+    /// use terrace_io::{Profile, SimulatedDevice, Time, VirtualTime};
+    ///
+    /// let [disk, dram] = ["nvme-optane", "dram"].map(|name| Profile::named(name).unwrap());
+    /// let time = Arc::new(VirtualTime::new(1));
+    /// let inner = Arc::new(MemoryDevice::new("pages", 1 << 20));
+    /// let profile = disk.with_page_cache(1 << 20, dram, 0);
+    /// let device = SimulatedDevice::new(inner, profile, Time::Virtual(Arc::clone(&time)));
+    /// let mut page = AlignedBuffer::zeroed(4096);
+    /// device.read_at(0, &mut page)?;
+    /// let read = time.now(0);
+    /// device.read_at(0, &mut page)?;
+    /// assert_eq!(time.now(0) - read, 460 + 248, "a system call and a copy");
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[must_use]
+    pub fn with_page_cache(mut self, bytes: u64, memory: Profile, address: u64) -> Profile {
+        self.page_cache = Some(Box::new(PageCacheLayout { bytes, memory, address }));
         self
     }
 

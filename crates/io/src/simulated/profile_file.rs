@@ -201,6 +201,7 @@ const NOTHING: Profile = Profile {
     cache_bytes: 0,
     counts_lines: false,
     dram_cache_bytes: 0,
+    page_cache: None,
     write_back_ns: 0.0,
     fence_ns: 0.0,
 };

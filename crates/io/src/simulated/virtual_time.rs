@@ -10,9 +10,13 @@
 //! With one driver, figures depend only on the program and its seed. Workers wait for each other at
 //! devices, which record when they are busy, but not for latches.
 
+use std::any::Any;
 use std::cell::Cell;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::device::throttled::Clock;
 
@@ -50,6 +54,8 @@ thread_local! {
 pub struct VirtualTime {
     /// Picoseconds.
     clocks: Box<[AtomicU64]>,
+    /// The modules in memory mode that are in use.
+    pub(super) modules: Mutex<Vec<Weak<dyn Any + Send + Sync>>>,
 }
 
 impl VirtualTime {
@@ -62,7 +68,8 @@ impl VirtualTime {
             (1..=WORKERS_MAX).contains(&workers),
             "{workers} workers are not between 1 and {WORKERS_MAX}"
         );
-        Self { clocks: (0..workers).map(|_| AtomicU64::new(0)).collect() }
+        let clocks = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        Self { clocks, modules: Mutex::default() }
     }
 
     /// Number of workers.
