@@ -44,6 +44,7 @@ mod make;
 mod mq;
 mod mru;
 mod name;
+mod nodes;
 mod opencas;
 mod s3_fifo;
 mod sample;
@@ -59,7 +60,7 @@ mod w_tiny_lfu;
 pub(crate) mod conformance;
 
 pub use admission::{
-    Admission, Applies, Filtered, Frequency, LifetimeObp, Obp, Occupancy, Probability, Ration,
+    Admission, Applies, Filtered, Frequency, LifetimeObp, NoEviction, Obp, Occupancy, Probability, Ration,
     SequentialCutoff, SmallBypass,
 };
 pub use arc::Arc;

@@ -94,6 +94,7 @@ pub struct Simulation {
     sample: Option<f64>,
     block_bytes: u32,
     loaded_requests_max: u64,
+    band_blocks: Option<u64>,
 }
 
 /// One cache's results.
@@ -155,6 +156,7 @@ impl Simulation {
             sample: None,
             block_bytes: BLOCK_BYTES,
             loaded_requests_max: LOADED_REQUESTS_MAX,
+            band_blocks: None,
         }
     }
 
@@ -167,6 +169,13 @@ impl Simulation {
     /// Sets the number of workers, beside the caller, which numbers blocks, and the decoder.
     pub fn threads(mut self, threads: usize) -> Simulation {
         self.threads = threads;
+        self
+    }
+
+    /// Sets how many blocks `tac` and `heuristicdb` skip at most within a sequential run. Theirs
+    /// are for files of some gigabytes.
+    pub fn band(mut self, blocks: u64) -> Simulation {
+        self.band_blocks = Some(blocks);
         self
     }
 

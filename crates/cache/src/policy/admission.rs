@@ -5,10 +5,11 @@
 //! decides only about reads, writes or both ([`Applies`]).
 //!
 //! Decisions are per request ([`Access::continues`]): the answer for the first missed block holds
-//! for the others. `sequential` decides per block, since one request may be a long run. If threads
-//! alternate, a later part of a request may get another request's answer.
+//! for the others. `sequential` and `no-eviction` decide per block, since one request may be a long
+//! run. If threads alternate, a later part of a request may get another request's answer.
 
 mod frequency;
+mod no_eviction;
 mod obp;
 mod probability;
 mod ration;
@@ -16,6 +17,7 @@ mod sequential;
 mod small_bypass;
 
 pub use frequency::Frequency;
+pub use no_eviction::NoEviction;
 pub(crate) use obp::TARGET;
 pub use obp::{LifetimeObp, Obp};
 pub use probability::Probability;

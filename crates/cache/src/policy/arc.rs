@@ -27,7 +27,7 @@ const AGAIN: usize = 1;
 /// assert_eq!(arc.victim(Access::read(6)), Some(Slot(1)));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Arc<T> {
+pub struct Arc<T: BlockTable> {
     /// T1 and T2, most recently used in front.
     resident: Lists<2>,
     ghosts: Ghosts<T, 2>,

@@ -18,8 +18,8 @@
 //! intervals, and replaces a long idle coldest block by an equally hot one. Decisions:
 //! `docs/decisions/0019-heuristicdb.md`.
 //!
-//! Memory: 32 bytes per slot; counts of at most four absent blocks per slot, 24 bytes each and a
-//! table entry; 48 bytes per relation; relation lists of at most 64 running queries.
+//! Memory: 20 bytes per slot, 28 with `heuristicdb-eager`; counts of at most four absent blocks per
+//! slot, 27 bytes each; 48 bytes per relation; relation lists of at most 64 running queries.
 
 mod detector;
 mod queries;
@@ -35,6 +35,8 @@ use super::{Access, BlockTable, Hint, Policy, Slot};
 const COUNTS_MAX: usize = 4;
 /// Bits of a stored count that hold the number of halvings.
 const HALVINGS_BITS: u32 = 8;
+/// A run's band, for files of some gigabytes.
+const BAND_BLOCKS: u64 = 16;
 const FREQUENCY_MAX: u32 = (1 << (31 - HALVINGS_BITS)) - 1;
 
 /// The differences between the variants of HeuristicDB.
@@ -58,6 +60,8 @@ pub struct HeuristicDbSettings {
     /// Rule 1 to the letter: refuse all blocks of sequential relations. Otherwise free slots take
     /// them, and blocks of sequential runs displace nothing.
     pub rule_1_by_relation: bool,
+    /// Most blocks skipped within a sequential run, since the layer above may cache some.
+    pub band_blocks: u64,
 }
 
 impl HeuristicDbSettings {
@@ -69,6 +73,7 @@ impl HeuristicDbSettings {
         halving_capacities: 0,
         idle_capacities: None,
         rule_1_by_relation: true,
+        band_blocks: BAND_BLOCKS,
     };
     /// Better by measurement; halves at most as often as TinyLFU's sample.
     pub const DEFAULT: HeuristicDbSettings = HeuristicDbSettings {
@@ -78,6 +83,7 @@ impl HeuristicDbSettings {
         halving_capacities: 10,
         idle_capacities: None,
         rule_1_by_relation: false,
+        band_blocks: BAND_BLOCKS,
     };
     /// For queries that are long relative to the cache.
     pub const EAGER: HeuristicDbSettings = HeuristicDbSettings {
@@ -87,6 +93,7 @@ impl HeuristicDbSettings {
         halving_capacities: 5,
         idle_capacities: Some(4),
         rule_1_by_relation: false,
+        band_blocks: BAND_BLOCKS,
     };
 }
 
@@ -118,10 +125,11 @@ impl Default for HeuristicDbSettings {
 /// assert!(policy.admits(Access::read(5)), "used twice, the cached block once");
 /// ```
 #[derive(Clone, Debug)]
-pub struct HeuristicDb<T> {
+pub struct HeuristicDb<T: BlockTable> {
     settings: HeuristicDbSettings,
     slots: FrequencyLists,
     blocks: Vec<u64>,
+    /// Empty if no block is ever idle.
     last_use: Vec<u64>,
     /// Counts of absent blocks, least recently counted at the back.
     counts: Ghosts<T, 1>,
@@ -152,9 +160,9 @@ impl<T: BlockTable> HeuristicDb<T> {
             settings,
             slots: FrequencyLists::new(capacity),
             blocks: vec![0; capacity],
-            last_use: vec![0; capacity],
+            last_use: vec![0; if settings.idle_capacities.is_some() { capacity } else { 0 }],
             counts: Ghosts::new(),
-            detector: Detector::new(),
+            detector: Detector::new(settings.band_blocks),
             queries: Queries::default(),
             latest: Latest { sight: Sight { status: Status::Unknown, in_run: false }, frequency: 0 },
             resident: 0,
@@ -187,10 +195,16 @@ impl<T: BlockTable> HeuristicDb<T> {
 
     /// Whether an equally hot block may displace the one in `slot`.
     fn is_idle(&self, slot: u32) -> bool {
-        let last_use = self.last_use[slot as usize];
         self.settings.idle_capacities.is_some_and(|capacities| {
+            let last_use = self.last_use[slot as usize];
             last_use <= self.demoted_at && self.now - last_use >= self.capacities(capacities)
         })
+    }
+
+    fn note_use(&mut self, slot: Slot) {
+        if let Some(last_use) = self.last_use.get_mut(slot.index()) {
+            *last_use = self.now;
+        }
     }
 
     fn tick(&mut self) {
@@ -211,7 +225,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
     fn hit(&mut self, slot: Slot, access: Access) {
         self.tick();
         self.queries.look_up(true);
-        self.last_use[slot.index()] = self.now;
+        self.note_use(slot);
         if self.slots.frequency(slot.0) < FREQUENCY_MAX {
             self.slots.increment(slot.0);
         }
@@ -259,7 +273,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
         let frequency = self.take_count(access.block).unwrap_or(1);
         self.slots.insert(slot.0, frequency);
         self.blocks[slot.index()] = access.block;
-        self.last_use[slot.index()] = self.now;
+        self.note_use(slot);
         self.resident += 1;
     }
 
@@ -305,7 +319,9 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
 
     fn moved(&mut self, from: Slot, to: Slot, _: Access) {
         self.blocks[to.index()] = self.blocks[from.index()];
-        self.last_use[to.index()] = self.last_use[from.index()];
+        if let Some(&last_use) = self.last_use.get(from.index()) {
+            self.last_use[to.index()] = last_use;
+        }
         self.slots.substitute(from.0, to.0);
     }
 
@@ -314,7 +330,9 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
         self.slots.grow(capacity);
         let slots = capacity.max(self.blocks.len());
         self.blocks.resize(slots, 0);
-        self.last_use.resize(slots, 0);
+        if self.settings.idle_capacities.is_some() {
+            self.last_use.resize(slots, 0);
+        }
     }
 }
 

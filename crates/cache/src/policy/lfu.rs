@@ -29,14 +29,14 @@ pub(crate) const COUNTS_PER_SLOT: usize = 4;
 /// assert_eq!(lfu.victim(Access::read(6)), Some(Slot(1)));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Lfu<T> {
+pub struct Lfu<T: BlockTable> {
     slots: FrequencyLists,
     blocks: Vec<u64>,
     counts: AccessCounts<T>,
 }
 
 #[derive(Clone, Debug)]
-enum AccessCounts<T> {
+enum AccessCounts<T: BlockTable> {
     /// All blocks; entries of resident ones are stale.
     All(T),
     /// The last used ones, `per_slot` of them per slot.

@@ -11,6 +11,19 @@ struct Link {
     next: u32,
 }
 
+/// Reserves room for `len` items, and a 32nd more: doubling would leave up to half unused.
+fn reserve_little<T>(items: &mut Vec<T>, len: usize) {
+    if len > items.capacity() {
+        items.reserve_exact((len - items.len()).max(items.len() / 32).max(16));
+    }
+}
+
+/// Pushes `item` with little unused room.
+pub(crate) fn push_exact<T>(items: &mut Vec<T>, item: T) {
+    reserve_little(items, items.len() + 1);
+    items.push(item);
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Lists<const L: usize> {
     links: Vec<Link>,
@@ -27,6 +40,7 @@ impl<const L: usize> Lists<L> {
 
     pub fn grow(&mut self, slots: usize) {
         if self.links.len() < L + slots {
+            reserve_little(&mut self.links, L + slots);
             self.links.resize(L + slots, Link { previous: 0, next: 0 });
         }
     }

@@ -7,8 +7,9 @@ use super::auto::Limits;
 use super::name::{AdmissionName, MEMORY_MODE, OPENCAS};
 use super::{
     Admission, Arc, Auto, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Goal, HeuristicDb,
-    HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Name, Obp, OpenCas, Policy,
-    Probability, Ration, S3Fifo, SequentialCutoff, Settings, Sieve, SmallBypass, Tac, TwoQ, WTinyLfu,
+    HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Name, NoEviction, Obp,
+    OpenCas, Policy, Probability, Ration, S3Fifo, SequentialCutoff, Settings, Sieve, SmallBypass, Tac,
+    TacSettings, TwoQ, WTinyLfu,
 };
 
 /// Takes a policy whose type depends on a name.
@@ -46,6 +47,10 @@ impl Name {
 
     fn build_eviction<T: BlockTable, B: Build>(&self, settings: &Settings, build: B) -> B::Output {
         let capacity = settings.capacity;
+        let heuristicdb = |own: HeuristicDbSettings| {
+            let band_blocks = settings.band_blocks.unwrap_or(own.band_blocks);
+            HeuristicDb::<T>::new(capacity, HeuristicDbSettings { band_blocks, ..own })
+        };
         match self.eviction {
             "lru" => build.build(Lru::new(capacity)),
             "mru" => build.build(Mru::new(capacity)),
@@ -59,15 +64,18 @@ impl Name {
             "lfru" => build.build(Lfru::new(capacity, settings.lfru_window)),
             "arc" => build.build(Arc::<T>::new(capacity)),
             "mq" => build.build(Mq::<T>::new(capacity, settings.mq_life_time)),
-            "tac" => build.build(Tac::new(capacity, settings.tac)),
+            "tac" => {
+                let band_blocks = settings.band_blocks.unwrap_or(settings.tac.band_blocks);
+                build.build(Tac::new(capacity, TacSettings { band_blocks, ..settings.tac }))
+            }
             "2q" => build.build(TwoQ::<T>::new(capacity)),
             "lirs" => build.build(Lirs::<T>::new(capacity)),
             "s3-fifo" => build.build(S3Fifo::<T>::new(capacity)),
             "sieve" => build.build(Sieve::new(capacity)),
             "w-tinylfu" => build.build(WTinyLfu::new(capacity, settings.seed)),
-            "heuristicdb" => build.build(HeuristicDb::<T>::new(capacity, settings.heuristicdb)),
-            "heuristicdb-eager" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::EAGER)),
-            "heuristicdb-paper" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::PAPER)),
+            "heuristicdb" => build.build(heuristicdb(settings.heuristicdb)),
+            "heuristicdb-eager" => build.build(heuristicdb(HeuristicDbSettings::EAGER)),
+            "heuristicdb-paper" => build.build(heuristicdb(HeuristicDbSettings::PAPER)),
             "auto" => build.build(Auto::<T>::new(settings.capacity, Goal::Hits, settings.seed)),
             "auto-thrifty" => build.build(Auto::<T>::new(settings.capacity, Goal::FewWrites, settings.seed)),
             OPENCAS => build.build(OpenCas::new(capacity)),
@@ -104,6 +112,7 @@ impl AdmissionName {
             }
             AdmissionName::Obp(target) => Box::new(Obp::new(target, settings.obp_window)),
             AdmissionName::ObpLifetime(target) => Box::new(LifetimeObp::new(target)),
+            AdmissionName::NoEviction => Box::new(NoEviction),
         }
     }
 }

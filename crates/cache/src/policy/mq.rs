@@ -25,7 +25,7 @@ pub(crate) const LIFE_TIME: u64 = 10_000;
 /// assert_eq!(policy.victim(Access::read(6)), Some(Slot(1)));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Mq<T> {
+pub struct Mq<T: BlockTable> {
     queues: Lists<LISTS>,
     /// The paper's Qout, with counts.
     ghosts: Ghosts<T, 1>,

@@ -28,7 +28,7 @@ const COUNT_MAX: u8 = 3;
 /// assert_eq!(policy.victim(Access::read(6)), Some(Slot(0)));
 /// ```
 #[derive(Clone, Debug)]
-pub struct S3Fifo<T> {
+pub struct S3Fifo<T: BlockTable> {
     /// Newest in front.
     queues: Lists<2>,
     ghosts: Ghosts<T, 1>,

@@ -8,8 +8,14 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
+use super::nodes::{NodeChains, NodeTable};
+
 /// A map from block keys to numbers below `u32::MAX`.
 pub trait BlockTable: Default + Send + 'static {
+    /// The same for nodes that have their blocks.
+    #[doc(hidden)]
+    type Nodes: NodeTable;
+
     /// The number of `block`.
     fn get(&self, block: u64) -> Option<u32>;
 
@@ -41,6 +47,8 @@ pub struct DenseTable {
 const NONE: u32 = u32::MAX;
 
 impl BlockTable for DenseTable {
+    type Nodes = DenseTable;
+
     #[inline]
     fn get(&self, block: u64) -> Option<u32> {
         self.numbers.get(block as usize).copied().filter(|&number| number != NONE)
@@ -67,6 +75,23 @@ impl BlockTable for DenseTable {
     }
 }
 
+impl NodeTable for DenseTable {
+    #[inline]
+    fn get(&self, block: u64, _: &[u64]) -> Option<u32> {
+        BlockTable::get(self, block)
+    }
+
+    #[inline]
+    fn insert(&mut self, node: u32, blocks: &[u64]) {
+        BlockTable::set(self, blocks[node as usize], node);
+    }
+
+    #[inline]
+    fn take(&mut self, block: u64, _: &[u64]) -> Option<u32> {
+        BlockTable::take(self, block)
+    }
+}
+
 /// A hash table for any keys. Its seed is fixed: no policy depends on the order.
 ///
 /// ```
@@ -83,6 +108,8 @@ pub struct HashedTable {
 }
 
 impl BlockTable for HashedTable {
+    type Nodes = NodeChains;
+
     fn get(&self, block: u64) -> Option<u32> {
         self.numbers.get(&block).copied()
     }

@@ -24,7 +24,7 @@ const REUSED: usize = 1;
 /// assert_eq!(policy.victim(Access::read(6)), Some(Slot(0)));
 /// ```
 #[derive(Clone, Debug)]
-pub struct TwoQ<T> {
+pub struct TwoQ<T: BlockTable> {
     queues: Lists<2>,
     ghosts: Ghosts<T, 1>,
     blocks: Vec<u64>,

@@ -168,7 +168,8 @@ impl Simulation {
             }
             let build =
                 IntoLane { capacity, writes_through: policy.writes_through(), parts, relation_blocks };
-            let settings = Settings { future: future.clone(), ..Settings::new(capacity) };
+            let band_blocks = self.band_blocks;
+            let settings = Settings { future: future.clone(), band_blocks, ..Settings::new(capacity) };
             Box::new(move || policy.build::<DenseTable, _>(&settings, build))
         };
         let mut plan = Plan { jobs: Vec::new(), frame: Frame::default() };

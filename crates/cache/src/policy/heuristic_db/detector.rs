@@ -16,8 +16,6 @@ use crate::policy::{Access, Relation};
 
 /// Fewer accesses cannot show 90 %: the first of a run is not sequential.
 const ACCESSES_MIN: u64 = 20;
-/// Most blocks skipped within a run, since the layer above may cache some.
-const BAND_BLOCKS: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
@@ -54,8 +52,9 @@ pub(super) struct Detector {
 }
 
 impl Detector {
-    pub fn new() -> Self {
-        Detector { relations: HashMap::default(), database_blocks: 0, streams: Streams::new(BAND_BLOCKS) }
+    /// A run skips at most `band_blocks` blocks.
+    pub fn new(band_blocks: u64) -> Self {
+        Detector { relations: HashMap::default(), database_blocks: 0, streams: Streams::new(band_blocks) }
     }
 
     fn watch(&mut self, relation: Relation) -> &mut Watch {
@@ -136,7 +135,7 @@ mod tests {
     #[test]
     fn the_first_hundredth_of_a_relation_decides() {
         for (stride, status) in [(1, Status::Sequential), (997, Status::Random)] {
-            let mut detector = Detector::new();
+            let mut detector = Detector::new(16);
             detector.resize(T, 5000);
             for access in 1..50 {
                 assert_eq!(see(&mut detector, access * stride % 5000, 1), Status::Unknown, "access {access}");
@@ -150,7 +149,7 @@ mod tests {
 
     #[test]
     fn offsets_in_a_file_that_relations_share_do_not_make_them_large() {
-        let mut detector = Detector::new();
+        let mut detector = Detector::new(16);
         for offset in 9000..9100 {
             see(&mut detector, offset, 1);
         }
@@ -162,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_reused_block_makes_its_relation_repeated_and_hot_stays_hot() {
-        let mut detector = Detector::new();
+        let mut detector = Detector::new(16);
         for offset in 0..ACCESSES_MIN {
             see(&mut detector, offset, 1);
         }
@@ -174,7 +173,7 @@ mod tests {
 
     #[test]
     fn read_ahead_is_sequential_wherever_it_is() {
-        let mut detector = Detector::new();
+        let mut detector = Detector::new(16);
         let mut status = Status::Unknown;
         for access in 0..ACCESSES_MIN {
             let offset = access * 997 % 1009;
