@@ -233,8 +233,13 @@ impl Experiment {
         self.begin_on(&self.data().load()?, body)
     }
 
+    /// Its initial database.
+    pub fn load(&self) -> Outcome<MemoryDirectory> {
+        self.data().load()
+    }
+
     /// Opens a copy of the loaded `image`, warms up and runs `body`.
-    fn begin_on<T: Send>(
+    pub fn begin_on<T: Send>(
         &self,
         image: &MemoryDirectory,
         body: impl FnOnce(&mut Running) -> Outcome<T> + Send,

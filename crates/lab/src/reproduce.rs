@@ -14,7 +14,7 @@ use terrace_common::output::{print, print_json};
 use terrace_common::report::{self, Lines, Report};
 
 use crate::args::ReproduceArgs;
-use crate::claims::{Claim, Measured, Setting, Verdict, claims, lack};
+use crate::claims::{Claim, Measured, Setting, Verdict, claims, lack, missing_trace};
 
 /// The object of `--json`.
 #[derive(Debug, Serialize)]
@@ -50,8 +50,13 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     let names = names(&args.claims);
     let is_list = names == ["list"];
     let chosen = chosen(&names)?;
-    let setting =
-        Setting { traces: args.traces.clone(), optane: args.optane.clone(), operation_ns: args.operation_ns };
+    let setting = Setting {
+        traces: args.traces.clone(),
+        optane: args.optane.clone(),
+        operation_ns: args.operation_ns,
+        no_page_cache: args.no_page_cache,
+        no_cleaning: args.no_cleaning,
+    };
     let out = args.out.as_ref().filter(|_| !is_list);
     if let Some(traces) = args.traces.as_ref().filter(|_| !is_list) {
         check_traces(traces, &chosen, &setting)?;
@@ -105,9 +110,9 @@ fn chosen(names: &[&str]) -> Outcome<Vec<&'static Claim>> {
 /// Checks that a directory of traces given by the user has those of the claims, before any claim
 /// takes its time.
 fn check_traces(traces: &Path, chosen: &[&Claim], setting: &Setting) -> Outcome {
-    match chosen.iter().find_map(|claim| Some((claim, lack(claim, setting)?.trace?))) {
+    match chosen.iter().find_map(|claim| Some((claim, missing_trace(claim, setting)?))) {
         Some((claim, file)) => Err(Failure::Work(format!(
-            "no {file} in {}, and {} needs it",
+            "no {file} in {}, and {} replays it",
             terrace_common::escape::path(traces),
             claim.id
         ))),
@@ -119,7 +124,7 @@ fn listed(claim: &Claim, setting: &Setting) -> ClaimFound {
     let measured = Measured {
         measured: String::new(),
         verdict: Verdict::NotHere,
-        note: lack(claim, setting).map_or("can be measured", |lack| lack.word).to_owned(),
+        note: lack(claim, setting).unwrap_or("can be measured").to_owned(),
         figures: Vec::new(),
     };
     claim_found(claim, measured)
@@ -221,6 +226,8 @@ mod tests {
             traces: Some("no-such-directory".into()),
             optane: None,
             operation_ns: None,
+            no_page_cache: false,
+            no_cleaning: false,
             output: terrace_common::tiers::OutputArgs::default(),
         }
     }
@@ -273,7 +280,7 @@ mod tests {
         let error = text(&args(&["C3,U1"])).unwrap_err();
         assert_eq!(error.code(), 1);
         let told = error.to_string();
-        assert_eq!(told, "no pg_tpch.pgt.zst in no-such-directory, and U1 needs it");
+        assert_eq!(told, "no pg_tpch.pgt.zst in no-such-directory, and U1 replays it");
     }
 
     #[test]
@@ -285,7 +292,7 @@ mod tests {
             .filter(|claim| claim["note"] == "needs traces")
             .map(|claim| claim["id"].as_str().unwrap())
             .collect();
-        assert_eq!(needy, ["U1", "U2", "U3"]);
+        assert_eq!(needy, ["U3"]);
         assert!(listed.iter().any(|claim| claim["note"] == "can be measured"));
     }
 

@@ -27,6 +27,14 @@ pub struct ReproduceArgs {
     /// [default: 240, measured here]
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..1_000_000_000))]
     pub operation_ns: Option<u64>,
+    /// NVCache's claims without the operating system's page cache, which had half of the DRAM of
+    /// the paper's machine
+    #[arg(long)]
+    pub no_page_cache: bool,
+    /// NVCache's claims over a page file of four times the data, which is hardly cleaned: the
+    /// paper's engine reuses freed blocks
+    #[arg(long)]
+    pub no_cleaning: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

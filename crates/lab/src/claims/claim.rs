@@ -70,6 +70,10 @@ pub struct Setting {
     pub optane: Option<String>,
     /// Nanoseconds of computation per operation in NVCache's claims, if not our measurement.
     pub operation_ns: Option<u64>,
+    /// NVCache's claims without the page cache that the paper's machine had.
+    pub no_page_cache: bool,
+    /// NVCache's claims over a page file with so much room that it is hardly cleaned.
+    pub no_cleaning: bool,
 }
 
 /// A claim of a paper.

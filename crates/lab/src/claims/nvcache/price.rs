@@ -1,13 +1,13 @@
 //! N8: performance per dollar as Optane memory replaces DRAM, 96 GB in total, on YCSB.
 //!
-//! Only memory is priced, relative to DRAM alone, at the paper's .38. Every configuration is a pool
-//! with NVCache below.
+//! Only memory is priced, relative to DRAM alone, at the paper's .38. Every configuration is an
+//! engine and a page cache with NVCache between.
 
 use terrace_common::failure::Outcome;
 use terrace_common::report::Lines;
 
 use super::others::{READ_ONLY, WRITING, YCSB, Ycsb, mean};
-use super::setup::{Machine, NVCACHE, Nvm};
+use super::setup::{Dram, Machine, NVCACHE, Nvm};
 use crate::claims::claim::{Measured, Setting, Verdict};
 
 const TOTAL_GB: u64 = 96;
@@ -30,8 +30,8 @@ pub fn per_dollar(setting: &Setting) -> Outcome<Measured> {
     let machine = Machine::of(setting)?;
     let row = |ycsb: &Ycsb| {
         let memory = |gb: u64| match gb {
-            0 => (ycsb.work(), TOTAL_GB, Nvm::None),
-            gb => (ycsb.work(), TOTAL_GB - gb, Nvm::Cache { policy: NVCACHE, gb }),
+            0 => (ycsb.work(), Dram::halved(TOTAL_GB), Nvm::None),
+            gb => (ycsb.work(), Dram::halved(TOTAL_GB - gb), Nvm::Cache { policy: NVCACHE, gb }),
         };
         NVM_GB.map(memory).to_vec()
     };
