@@ -191,6 +191,26 @@ impl SimulatedMemory {
         }
     }
 
+    /// Charges the calling worker for the system call that moves a page, as [`Profile::move_ns`]
+    /// says: it waits for the calls of other workers. Only in virtual time.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace_io::{Profile, SimulatedMemory, Time, VirtualTime};
+    ///
+    /// let time = Arc::new(VirtualTime::new(2));
+    /// let cxl = Profile::named("cxl-prototype").unwrap().with_move_ns(10_000);
+    /// let memory = SimulatedMemory::new(cxl, Time::Virtual(Arc::clone(&time)));
+    /// for worker in 0..2 {
+    ///     time.enter(worker);
+    ///     memory.move_page();
+    /// }
+    /// assert_eq!((time.now(0), time.now(1)), (10_000, 20_000));
+    /// ```
+    pub fn move_page(&self) {
+        self.channel.move_page();
+    }
+
     /// Charges the calling worker for sending each line of `bytes` at `address` to the memory.
     /// Returns the nanoseconds charged. By the wall clock few lines are free: a look at the clock
     /// would take longer.

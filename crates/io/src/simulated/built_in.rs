@@ -85,6 +85,8 @@ fn memory(
         dram_cache_bytes: 0,
         page_cache: None,
         counts_lines: false,
+        joins_writes: false,
+        move_ns: 0,
         write_back_ns: 0.0,
         fence_ns: 0.0,
     }

@@ -87,6 +87,8 @@ struct WallGates {
 struct Simulated {
     /// By direction.
     busy: [Busy; 2],
+    /// The kernel, which moves pages one call at a time.
+    moves: Busy,
     /// By worker: its spans of writing, in order.
     writes: Vec<VecDeque<(u64, u64)>>,
 }
@@ -145,6 +147,22 @@ impl Channel {
         }
         let started = self.now_ps();
         Charge { channel: Some(self), writes: [None; 2], started, deadline: started + picoseconds }
+    }
+
+    /// Waits in virtual time for the kernel's turn to move a page, and for the move.
+    pub(super) fn move_page(&self) {
+        let hold = self.profile.move_ns() * 1000;
+        let Time::Virtual(time) = &self.time else { return };
+        if hold == 0 {
+            return;
+        }
+        let worker = time.worker();
+        let mut simulated = self.simulated.lock();
+        let end = simulated.moves.take(time.now_ps(worker), hold);
+        if simulated.moves.len() > SPANS_KEPT {
+            simulated.moves.forget_before(time.first_ps());
+        }
+        time.wait_until_ps(worker, end);
     }
 
     fn now_ps(&self) -> u64 {

@@ -58,6 +58,8 @@ pub struct Profile {
     pub(super) dram_cache_bytes: u32,
     pub(super) page_cache: Option<Box<PageCacheLayout>>,
     pub(super) counts_lines: bool,
+    pub(super) joins_writes: bool,
+    pub(super) move_ns: u32,
     /// By line of 64 bytes.
     pub(super) write_back_ns: f64,
     pub(super) fence_ns: f64,
@@ -204,6 +206,38 @@ impl Profile {
     #[must_use]
     pub fn with_counted_lines(mut self, counts_lines: bool) -> Profile {
         self.counts_lines = counts_lines;
+        self
+    }
+
+    /// Whether adjoining lines of one change are one access. Otherwise each is one.
+    pub fn joins_writes(&self) -> bool {
+        self.joins_writes
+    }
+
+    /// Sets whether adjoining lines of one change are one access. Files have no key for it.
+    #[must_use]
+    pub fn with_joined_writes(mut self, joins_writes: bool) -> Profile {
+        self.joins_writes = joins_writes;
+        self
+    }
+
+    /// Nanoseconds of the system call that moves a page to or from this memory; 0 without one.
+    pub fn move_ns(&self) -> u64 {
+        u64::from(self.move_ns)
+    }
+
+    /// Sets the nanoseconds of the system call that moves a page. The kernel runs one call at a
+    /// time. Charged in virtual time only; files have no key for it.
+    #[must_use]
+    pub fn with_move_ns(mut self, nanoseconds: u32) -> Profile {
+        self.move_ns = nanoseconds;
+        self
+    }
+
+    /// Lifts the limits of a core ([`Profile::core_gb_s`]).
+    #[must_use]
+    pub fn without_core_limits(mut self) -> Profile {
+        self.core_gb_s = [f32::INFINITY; 2];
         self
     }
 

@@ -200,6 +200,8 @@ const NOTHING: Profile = Profile {
     endurance_cycles: 1.0,
     cache_bytes: 0,
     counts_lines: false,
+    joins_writes: false,
+    move_ns: 0,
     dram_cache_bytes: 0,
     page_cache: None,
     write_back_ns: 0.0,

@@ -102,6 +102,18 @@ impl MiddleTier {
         }
     }
 
+    fn joins_writes(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.profile().joins_writes())
+    }
+
+    /// Charges a change of `lines` of the page in `frame` as one access.
+    fn charge_changed(&self, frame: u32, lines: &Range<u64>) {
+        if let Some(memory) = self.memory.as_ref().filter(|_| !lines.is_empty()) {
+            let bytes = (lines.end - lines.start) * LINE_BYTES;
+            memory.write(address(frame) + lines.start * LINE_BYTES, bytes, Pattern::Random);
+        }
+    }
+
     pub(in crate::pool) fn copy_page(&self, resident: &Resident, id: PageId, from: u32, to: u32) {
         let (middle, direction) =
             if is_middle(from) { (from, Direction::Read) } else { (to, Direction::Write) };
@@ -111,14 +123,15 @@ impl MiddleTier {
         resident.frames.end_stores(to);
         if let Some(memory) = &self.memory {
             memory.copy(class_of(from).page_bytes() as u64);
+            memory.move_page();
         }
         charge.map(Charge::finish);
     }
 
     /// Replaces `pieces` of page `id` in `frame`, which are in its order.
     ///
-    /// Stores words that differ and charges their lines, each once. The caller holds the exclusive
-    /// latch.
+    /// Stores words that differ and charges their lines, each once: by itself, or with adjoining
+    /// ones where the profile joins writes. The caller holds the exclusive latch.
     pub(in crate::pool) fn change_in_place(
         &self,
         resident: &Resident,
@@ -129,6 +142,7 @@ impl MiddleTier {
         resident.frames.begin_stores(frame);
         let words = resident.frames.words(id, frame);
         let (mut lines, mut last) = (0, None);
+        let mut run = 0..0;
         let changes = pieces.iter().flat_map(|piece| (piece.at / 8..).zip(piece.bytes.chunks_exact(8)));
         for (at, bytes) in changes {
             let word = &words[at];
@@ -143,11 +157,14 @@ impl MiddleTier {
                 if let Some(line_counts) = &self.line_counts {
                     line_counts.line_written(index_of(frame), line);
                 }
-                if let Some(memory) = &self.memory {
-                    memory.write(address(frame) + line * LINE_BYTES, LINE_BYTES, Pattern::Random);
+                if line != run.end || !self.joins_writes() {
+                    self.charge_changed(frame, &run);
+                    run.start = line;
                 }
+                run.end = line + 1;
             }
         }
+        self.charge_changed(frame, &run);
         resident.frames.end_stores(frame);
         self.counts.lines_written.fetch_add(lines, Relaxed);
     }
