@@ -2,6 +2,9 @@
 //!
 //! The cost of a call varies a thousandfold: microseconds on hardware, milliseconds in an emulator.
 //! So a few pages move first. They set how many pages and rounds fit the time and the free memory.
+//!
+//! The claim is about memory of hardware. In a virtual machine the calls are real, and neither the
+//! nodes nor the processors are. There the figures are told without a verdict.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -123,7 +126,29 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     while rounds.len() < ROUNDS_MIN || (rounds.len() < ROUNDS_MAX && began.elapsed() < LENGTH) {
         rounds.push(pages.round()?);
     }
-    Ok(judge(numbers, count, &rounds))
+    Ok(of_machine(judge(numbers, count, &rounds), is_emulated("/proc/cpuinfo")))
+}
+
+/// Whether the processor says that a hypervisor runs the machine.
+fn is_emulated(processors: &str) -> bool {
+    let text = std::fs::read_to_string(processors).unwrap_or_default();
+    let flags = text.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+}
+
+/// The result, without a verdict on a machine that is emulated.
+fn of_machine(measured: Measured, is_emulated: bool) -> Measured {
+    match is_emulated {
+        true => Measured {
+            verdict: Verdict::NotHere,
+            note: format!(
+                "This machine and its nodes are emulated, so there is no verdict. {}",
+                measured.note
+            ),
+            ..measured
+        },
+        false => measured,
+    }
 }
 
 fn judge([near, far]: [u32; 2], pages: usize, rounds: &[Round]) -> Measured {
@@ -163,8 +188,7 @@ fn judge([near, far]: [u32; 2], pages: usize, rounds: &[Round]) -> Measured {
         note: format!(
             "{pages} pages of 4 KiB that do not adjoin, between nodes {near} and {far}, medians of {} rounds, batch with batch and page with \
              page; {stayed} of {moves} moves did not take place. Holds: mbind 1.4 times move_pages in batches; sign: faster in batches or one \
-             by one. The copies are the paper's proposal, which it does not measure. On a machine that is emulated only the calls are \
-             real: what they cost there says nothing of memory.",
+             by one. The copies are the paper's proposal, which it does not measure.",
             rounds.len()
         ),
         figures: vec![lines],
@@ -197,5 +221,22 @@ mod tests {
         assert!(twice.note.contains("3 of 13824 moves did not"), "{}", twice.note);
         assert_eq!(judge([0, 1], 512, &rounds(0.8)).verdict, Verdict::Sign);
         assert_eq!(judge([0, 1], 512, &rounds(2.0)).verdict, Verdict::Fails);
+        let emulated = of_machine(judge([0, 1], 512, &rounds(0.5)), true);
+        assert_eq!(emulated.verdict, Verdict::NotHere);
+        assert!(emulated.measured.starts_with("mbind moves 2.00 times"), "{}", emulated.measured);
+        assert_eq!(of_machine(judge([0, 1], 512, &rounds(0.5)), false).verdict, Verdict::Holds);
+    }
+
+    #[test]
+    fn a_hypervisor_makes_a_machine_emulated() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |text: &str| {
+            let file = folder.path().join("cpuinfo");
+            std::fs::write(&file, text).unwrap();
+            is_emulated(file.to_str().unwrap())
+        };
+        assert!(told("model name: x\nflags\t\t: fpu hypervisor lm\n"));
+        assert!(!told("model name: hypervisor\nflags\t\t: fpu lm\n"));
+        assert!(!is_emulated("/no/such/file"));
     }
 }
