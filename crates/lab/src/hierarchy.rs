@@ -17,7 +17,9 @@
 
 mod business;
 mod loaded;
+mod noting;
 mod records;
+mod versions;
 mod work;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,8 +28,8 @@ use std::thread::available_parallelism;
 
 use terrace::migration::{Choice, Migration, Policy};
 use terrace::{
-    Builder, Cache, CacheStats, Db, Durability, LineWrites, LogMemory, LogMemoryKind, MemoryDirectory,
-    Middle, MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats,
+    Backend, Builder, Cache, CacheStats, Db, Durability, LineWrites, LogMemory, LogMemoryKind,
+    MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats,
 };
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::values;
@@ -37,6 +39,7 @@ use self::business::Business;
 use self::loaded::{Data, Loaded, TABLE};
 pub use self::loaded::{LoadOrder, on_new_thread};
 use self::records::{Records, levels};
+use self::versions::Versions;
 use self::work::Work;
 use crate::workload::fields::Fields;
 use crate::workload::tpcc;
@@ -73,7 +76,7 @@ impl Hierarchy {
     }
 }
 
-/// What the log costs, and when commits are acknowledged.
+/// What commits cost, and when they are acknowledged.
 #[derive(Clone, Debug)]
 pub struct Logging {
     pub durability: Durability,
@@ -84,11 +87,19 @@ pub struct Logging {
     pub device: Option<Profile>,
     /// Persistent memory for the log's ring, and its bytes.
     pub memory: Option<(Profile, u64)>,
+    /// Whether reads and updates change pages of versions too (`versions.rs`).
+    pub versions: bool,
 }
 
 impl Default for Logging {
     fn default() -> Logging {
-        Logging { durability: Durability::Buffered, capacity_bytes: LOG_BYTES, device: None, memory: None }
+        Logging {
+            durability: Durability::Buffered,
+            capacity_bytes: LOG_BYTES,
+            device: None,
+            memory: None,
+            versions: false,
+        }
     }
 }
 
@@ -99,7 +110,7 @@ pub struct Experiment {
     pub log: Logging,
     /// Which pages move between the tiers.
     pub migration: Migration,
-    /// Page replacement.
+    /// Page replacement; that of the CXL paper comes with mapped pages, which have one copy.
     pub replacement: Replacement,
     /// Bytes of the lines that a point read loads from the middle tier; 0 for whole pages.
     pub lines: u64,
@@ -256,12 +267,13 @@ impl Experiment {
 
     fn data(&self) -> Data {
         let (page_bytes, log_bytes) = (self.page_bytes, self.log.capacity_bytes);
+        let versions = self.log.versions;
         if self.business.is_some() {
-            return Data { page_bytes, log_bytes, business: self.business, ..Data::default() };
+            return Data { page_bytes, log_bytes, business: self.business, versions, ..Data::default() };
         }
         let (records, value_bytes, fields) = (self.records, self.value_bytes, self.fields);
         let order = self.load_order;
-        Data { page_bytes, log_bytes, business: None, records, order, value_bytes, fields }
+        Data { page_bytes, log_bytes, business: None, records, order, value_bytes, fields, versions }
     }
 
     fn open(&self, image: &MemoryDirectory) -> Outcome<Running> {
@@ -273,7 +285,10 @@ impl Experiment {
 
     fn work(&self, db: &Db) -> Outcome<Box<dyn Work>> {
         Ok(match self.business {
-            Some(scale) => Box::new(Business::new(db, scale, self.workers, self.seed, self.operation_ns)?),
+            Some(scale) => {
+                let (workers, seed) = (self.workers, self.seed);
+                Box::new(Business::new(db, scale, workers, seed, self.operation_ns, self.log.versions)?)
+            }
             None => {
                 let levels = levels(self.records, self.page_bytes, self.value_bytes as u64);
                 Box::new(Records {
@@ -282,6 +297,10 @@ impl Experiment {
                     streams: self.streams(),
                     value_bytes: self.value_bytes,
                     fields: self.fields,
+                    versions: match self.log.versions {
+                        true => Some(Versions::open(db, self.records)?),
+                        false => None,
+                    },
                     nanoseconds: self.operation_ns + levels * PAGE_NS,
                     rewrites: false,
                     value: Vec::new(),
@@ -349,6 +368,10 @@ impl Experiment {
         }
         if let Some(cache) = &self.hierarchy.cache {
             builder = builder.cache(cache.clone()).simulated_time(Time::Virtual(Arc::clone(time)));
+        }
+        if self.replacement == Replacement::FifoPaper {
+            // The CXL paper's buffer manager, with one copy of each page.
+            builder = builder.backend(Backend::Mapped);
         }
         builder
             .migration(self.migration)
@@ -642,6 +665,62 @@ mod tests {
         };
         let share = pages(LoadOrder::Ascending) / pages(LoadOrder::Random);
         assert!((0.64..0.74).contains(&share), "{share}");
+    }
+
+    /// Reads change pages of headers, and none of the records'.
+    #[test]
+    fn versions_make_reads_write() {
+        let mut run = Experiment { mix: "ro".parse().unwrap(), workers: 1, ..experiment() };
+        run.hierarchy.middle = Some((Profile::named("optane").unwrap(), 8 << 20));
+        run.migration = Choice::Fixed(Policy::new(0.0, 0.0, 1.0, 1.0).unwrap()).into();
+        let with = |versions| Experiment { log: Logging { versions, ..run.log.clone() }, ..run.clone() };
+        let found = |run: Experiment| run.run().unwrap();
+        let (without, first) = (found(with(false)), found(with(true)));
+        assert_eq!(without.middle().unwrap().lines_written, 0);
+        assert!(first.middle().unwrap().lines_written > 4000, "a line at least for each read");
+        assert!(first.ops_per_second < without.ops_per_second);
+        assert_eq!(first.ops_per_second, found(with(true)).ops_per_second);
+    }
+
+    /// A new value is sixteen lines, and takes four or five units of Optane instead of sixteen.
+    #[test]
+    fn adjoining_lines_of_a_change_are_one_access_if_the_profile_says_so() {
+        let with = |joins| {
+            let mut run = Experiment { mix: "rw:0".parse().unwrap(), workers: 1, ..experiment() };
+            let optane = Profile::named("optane").unwrap().with_joined_writes(joins);
+            run.hierarchy.middle = Some((optane, 16 << 20));
+            run.migration = Choice::Fixed(Policy::new(0.0, 0.0, 1.0, 1.0).unwrap()).into();
+            run.run().unwrap()
+        };
+        let (apart, joined) = (with(false), with(true));
+        assert_eq!(apart.middle().unwrap().lines_written, joined.middle().unwrap().lines_written);
+        let saved_ns = 1e9 / apart.ops_per_second - 1e9 / joined.ops_per_second;
+        assert!((15.0 * 80.0..20.0 * 130.0).contains(&saved_ns), "{saved_ns} ns an update");
+    }
+
+    #[test]
+    fn versions_of_a_business_cost_time() {
+        let business = Some(tpcc::Scale::small(2));
+        let run = Experiment { business, workers: 1, warmup: 100, operations: 200, ..experiment() };
+        let with = |versions| Experiment { log: Logging { versions, ..run.log.clone() }, ..run.clone() };
+        let (without, first) = (with(false).run().unwrap(), with(true).run().unwrap());
+        assert!(first.ops_per_second < without.ops_per_second);
+        assert_eq!(first.ops_per_second, with(true).run().unwrap().ops_per_second);
+    }
+
+    /// One copy of a page, so that none is in both tiers, and the kernel's time for each move.
+    #[test]
+    fn the_cxl_papers_design_has_one_copy_and_pays_for_moves() {
+        let with = |replacement, move_ns| {
+            let mut run = Experiment { replacement, page_bytes: 4096, workers: 1, ..experiment() };
+            let memory = Profile::named("cxl-prototype").unwrap().with_move_ns(move_ns);
+            run.hierarchy.middle = Some((memory, 4 << 20));
+            run.run().unwrap()
+        };
+        let (free, paid) = (with(Replacement::FifoPaper, 0), with(Replacement::FifoPaper, 27_000));
+        assert_eq!((free.middle().unwrap().inclusivity(), free.misses), (0.0, paid.misses));
+        assert!(paid.ops_per_second < 0.9 * free.ops_per_second);
+        assert!(with(Replacement::Mark, 0).middle().unwrap().inclusivity() > 0.0);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! | `adaptive.rs`    | S7: finding it                                      |
 //! | `lines.rs`       | S8, S9, S10: lines instead of whole pages           |
 //! | `writes.rs`      | S5: bytes written to the middle tier                |
+//! | `inputs.rs`      | inputs of the paper that these lack, by switch      |
 //! | `promotion.rs`   | S15: the chance of being in DRAM                    |
 //! | `recovery.rs`    | S13: log and pages in persistent memory             |
 //! | `mode.rs`        | S1: memory mode                                     |
@@ -29,6 +30,7 @@
 mod adaptive;
 mod grid;
 mod inclusivity;
+mod inputs;
 mod lazy;
 mod lines;
 mod mode;

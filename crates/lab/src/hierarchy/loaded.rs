@@ -8,6 +8,8 @@ use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache, TableOptions};
 use terrace_common::failure::Outcome;
 use terrace_common::values;
 
+use super::noting::key_of;
+use super::versions::Versions;
 use crate::workload::fields::Fields;
 use crate::workload::tpcc;
 use crate::workload::tpcc::load::load;
@@ -46,6 +48,7 @@ pub(super) struct Data {
     pub(super) records: u64,
     pub(super) order: LoadOrder,
     pub(super) log_bytes: u64,
+    pub(super) versions: bool,
 }
 
 impl Data {
@@ -70,7 +73,13 @@ impl Data {
             .seed(1)
             .open("")?;
         match self.business {
-            Some(scale) => load(&Tables::open(&db, &TableOptions::new())?, scale, SEED, |_| Ok(()))?,
+            Some(scale) => {
+                let tables = Tables::open(&db, &TableOptions::new())?;
+                load(&tables, scale, SEED, |_| Ok(()))?;
+                if self.versions {
+                    load_versions(&db, &tables, scale)?;
+                }
+            }
             None => self.load_records(&db)?,
         }
         db.close()?;
@@ -92,8 +101,24 @@ impl Data {
             }
             table.put(values::key(number), &value)?;
         }
+        if self.versions {
+            let mut versions = Versions::create(db, self.records, self.value_bytes)?;
+            for record in 0..self.records {
+                versions.note_load(&values::loaded(record).to_be_bytes())?;
+            }
+        }
         Ok(())
     }
+}
+
+fn load_versions(db: &Db, tables: &Tables, scale: tpcc::Scale) -> Outcome {
+    let mut versions = Versions::create(db, scale.rows(), tpcc::Scale::ROW_BYTES as usize)?;
+    for (at, table) in tables.all().iter().enumerate() {
+        // An iterator would keep what it does not see yet.
+        let keys = table.iter().map(|entry| Ok(key_of(at, &entry?.0))).collect::<Outcome<Vec<Vec<u8>>>>()?;
+        keys.iter().try_for_each(|key| versions.note_load(key))?;
+    }
+    Ok(())
 }
 
 /// Initial databases, each loaded on first use and dropped after its last.

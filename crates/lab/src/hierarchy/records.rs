@@ -6,6 +6,7 @@ use terrace_common::values;
 use terrace_io::VirtualTime;
 
 use super::loaded::TABLE;
+use super::versions::Versions;
 use super::work::Work;
 use crate::workload::fields::Fields;
 use crate::workload::ycsb::{Kind, Operation, Stream};
@@ -17,6 +18,7 @@ pub(super) struct Records {
     pub(super) streams: Vec<Stream>,
     pub(super) value_bytes: usize,
     pub(super) fields: Option<Fields>,
+    pub(super) versions: Option<Versions>,
     /// Computation of an operation.
     pub(super) nanoseconds: u64,
     /// Updates of a field write the bytes of the load.
@@ -49,9 +51,17 @@ impl Records {
                 self.table.update_range(key, fields.range(field).start, &self.value)?
             }
             (_, Some(_)) => return Err(Failure::Work("values of fields are read and updated only".into())),
-            (Kind::Read, None) => self.is_right(number, self.table.get(key)?.as_deref()),
+            (Kind::Read, None) => {
+                if let Some(versions) = &mut self.versions {
+                    versions.note_read(&number.to_be_bytes())?;
+                }
+                self.is_right(number, self.table.get(key)?.as_deref())
+            }
             (Kind::Update | Kind::Insert, None) => {
                 self.write(key, number, version)?;
+                if let Some(versions) = &mut self.versions {
+                    versions.note_change(&number.to_be_bytes(), &self.value)?;
+                }
                 true
             }
             (Kind::ReadModifyWrite, None) => {
@@ -87,7 +97,7 @@ impl Work for Records {
     fn read_all(&self) -> Outcome {
         let (found, records) = (self.count(0, u64::MAX)?, self.records);
         match found == records {
-            true => Ok(()),
+            true => self.versions.as_ref().map_or(Ok(()), Versions::read_all),
             false => Err(Failure::Damaged(format!("{found} of {records} records were loaded"))),
         }
     }
@@ -107,6 +117,9 @@ impl Work for Records {
 
     fn reopen(&mut self, db: &Db) -> Outcome {
         self.table = db.open_table(TABLE)?;
+        if self.versions.is_some() {
+            self.versions = Some(Versions::open(db, self.records)?);
+        }
         Ok(())
     }
 }

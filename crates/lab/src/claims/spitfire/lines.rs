@@ -8,6 +8,7 @@ use terrace::migration::Choice;
 use terrace_common::failure::Outcome;
 use terrace_common::report::Lines;
 
+use super::inputs::{Input, Inputs, by_input};
 use super::setup::{MIXES, PAGE_BYTES, TPCC, TPCC_NOTE, experiment, percent};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::hierarchy::{Experiment, Found, run_all};
@@ -33,9 +34,9 @@ const PAPER_WRITES: [f64; 2] = [1.05, 1.4];
 /// Required share of the paper's gain.
 const SHARE: f64 = 0.7;
 
-fn experiment_of(choice: Choice, lines: u64, mix: &str) -> Outcome<Experiment> {
+fn experiment_of(choice: Choice, lines: u64, mix: &str, inputs: Inputs) -> Outcome<Experiment> {
     let run = experiment(DRAM, MIDDLE, DATA, mix, 1)?.with(Replacement::ClockPaper);
-    Ok(Experiment { lines, ..run.under(choice) })
+    Ok(inputs.of(Experiment { lines, ..run.under(choice) }))
 }
 
 fn rates(runs: impl Iterator<Item = Outcome<Experiment>>) -> Outcome<Vec<f64>> {
@@ -46,7 +47,7 @@ fn rates(runs: impl Iterator<Item = Outcome<Experiment>>) -> Outcome<Vec<f64>> {
 /// S8.
 pub fn granularity(_: &Setting) -> Outcome<Measured> {
     let units = UNITS.into_iter().chain([0]);
-    Ok(judge_granularity(&rates(units.map(|lines| experiment_of(Choice::Eager, lines, "ro")))?))
+    Ok(judge_granularity(&rates(units.map(|lines| experiment_of(Choice::Eager, lines, "ro", Inputs::NONE)))?))
 }
 
 /// `rates` by [`UNITS`], then with whole pages.
@@ -84,12 +85,20 @@ fn judge_granularity(rates: &[f64]) -> Measured {
 
 /// S9.
 pub fn ablation(_: &Setting) -> Outcome<Measured> {
+    let mut measured = ablation_with(Inputs::NONE)?;
+    let inputs = [Input::Operation, Input::Runs, Input::Versions, Input::Log, Input::Copies, Input::Rows];
+    let told = by_input(&inputs, |inputs| Ok(ablation_with(inputs)?.measured))?;
+    measured.note += &format!(" With the paper's inputs. {told}.");
+    Ok(measured)
+}
+
+fn ablation_with(inputs: Inputs) -> Outcome<Measured> {
     let of = |mix| {
         let runs = POLICIES.iter().map(move |&(_, choice, _)| [0, BEST].map(|lines| (choice, lines, mix)));
         runs.flatten()
     };
     let runs = of(MIXES[0]).chain(of(TPCC));
-    let rates = rates(runs.map(|(choice, lines, mix)| experiment_of(choice, lines, mix)))?;
+    let rates = rates(runs.map(|(choice, lines, mix)| experiment_of(choice, lines, mix, inputs)))?;
     let (reads, tpcc) = rates.split_at(2 * POLICIES.len());
     Ok(judge_ablation([reads.as_chunks().0, tpcc.as_chunks().0]))
 }
@@ -127,21 +136,32 @@ fn judge_ablation(rates: [&[[f64; 2]]; 2]) -> Measured {
 
 /// S10.
 pub fn writes(_: &Setting) -> Outcome<Measured> {
+    let mut measured = writes_with(BEST, Inputs::NONE)?;
+    let told = by_input(&[Input::Versions, Input::Log], |inputs| Ok(writes_with(BEST, inputs)?.measured))?;
+    measured.note += &format!(
+        " With the paper's inputs. {told}. With lines of {HYMEMS} B: {}.",
+        writes_with(HYMEMS, Inputs::NONE)?.measured
+    );
+    Ok(measured)
+}
+
+fn writes_with(lines: u64, inputs: Inputs) -> Outcome<Measured> {
+    let both = [Choice::Lazy, Choice::HyMem];
     let runs: Vec<Experiment> = MIXES
         .iter()
-        .flat_map(|mix| [Choice::Lazy, Choice::HyMem].map(|choice| experiment_of(choice, BEST, mix)))
+        .flat_map(|mix| both.map(|choice| experiment_of(choice, lines, mix, inputs)))
         .collect::<Outcome<_>>()?;
     let found = run_all(&runs)?;
-    let written: Vec<f64> = found.iter().map(written).collect::<Outcome<_>>()?;
+    let written: Vec<f64> = found.iter().map(|found| written(found, lines)).collect::<Outcome<_>>()?;
     Ok(judge_writes(written.as_chunks().0))
 }
 
-/// Bytes written to Optane.
-fn written(found: &Found) -> Outcome<f64> {
+/// Bytes written to Optane, with lines of `lines` bytes.
+fn written(found: &Found, lines: u64) -> Outcome<f64> {
     let middle = found.middle()?;
     let writes = &middle.writes;
     let pages = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
-    Ok((middle.lines_written * 64 + middle.lines_demoted * BEST + pages * PAGE_BYTES) as f64)
+    Ok((middle.lines_written * 64 + middle.lines_demoted * lines + pages * PAGE_BYTES) as f64)
 }
 
 /// `written` by mix, lazy and HyMem. Reads alone write nothing once all data are in Optane.

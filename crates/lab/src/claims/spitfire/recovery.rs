@@ -19,14 +19,12 @@ use terrace_common::values;
 use terrace_io::{Pattern, Profile, SimulatedMemory, Time, VirtualTime};
 use tracing::subscriber::{NoSubscriber, with_default};
 
-use super::setup::{FRAMES_LEAST, PAGE_BYTES, RECORDS_PER_PAGE, experiment};
+use super::setup::{FRAMES_LEAST, LONG_LOG_BYTES, PAGE_BYTES, RECORDS_PER_PAGE, experiment};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::hierarchy::{End, Experiment, Hierarchy, Logging, Running, on_new_thread, run_all, side_by_side};
 use crate::workload::ycsb::{Kind, Stream};
 
 const RING_BYTES: u64 = 1 << 20;
-/// A log so long that nothing is written to cut it.
-const LONG_LOG_BYTES: u64 = 256 << 20;
 const OPERATIONS: u64 = 20_000;
 /// Kills, and operations before each.
 const KILLS: usize = 4;
@@ -93,6 +91,7 @@ fn durable(with_ring: bool, capacity_bytes: u64) -> Outcome<Experiment> {
         capacity_bytes,
         device: Some(run.hierarchy.store.clone()),
         memory: if with_ring { Some((optane()?, RING_BYTES)) } else { None },
+        versions: false,
     };
     // The runs count their operations from the load on.
     Ok(Experiment { log, filling: 0, warmup: 0, ..run.under(Choice::Lazy) })

@@ -21,6 +21,8 @@ pub(super) const MIXES: [&str; 3] = ["ro", "ba", "wh"];
 /// The paper's workloads, YCSB first.
 pub(super) const WORKLOADS: [&str; 4] = [MIXES[0], MIXES[1], MIXES[2], TPCC];
 pub(super) const TPCC: &str = "tpc-c";
+/// A log so long that nothing is written to cut it.
+pub(super) const LONG_LOG_BYTES: u64 = 256 << 20;
 /// How TPC-C runs.
 pub(super) const TPCC_NOTE: &str = "TPC-C: warehouses of 1 MiB, each transaction at another, serializable; a worker's transaction does not \
      meet others, so nothing conflicts.";

@@ -7,6 +7,7 @@ use terrace::Replacement;
 use terrace_common::failure::Outcome;
 use terrace_common::report::{Lines, Scale};
 
+use super::inputs::{Input, Inputs, by_input};
 use super::setup::{MIXES, PAGE_BYTES, TPCC_NOTE, WORKLOADS, experiment, with_both};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::hierarchy::{Found, run_all};
@@ -50,13 +51,18 @@ impl Written {
 
 /// Runs the experiment.
 pub fn measure(_: &Setting) -> Outcome<Measured> {
-    with_both(measure_with)
+    let mut measured = with_both(|replacement| measure_with(replacement, Inputs::NONE))?;
+    let told = by_input(&[Input::Versions, Input::Log], |inputs| {
+        Ok(measure_with(Replacement::ClockPaper, inputs)?.measured)
+    })?;
+    measured.note += &format!(" With the paper's inputs, CLOCK. {told}.");
+    Ok(measured)
 }
 
-fn measure_with(replacement: Replacement) -> Outcome<Measured> {
+fn measure_with(replacement: Replacement, inputs: Inputs) -> Outcome<Measured> {
     let mut experiments = Vec::new();
     for mix in WORKLOADS {
-        let base = experiment(8, 32, 64, mix, 1)?.with(replacement);
+        let base = inputs.of(experiment(8, 32, 64, mix, 1)?.with(replacement));
         for step in STEPS {
             experiments.push(base.clone().lockstep(1.0, step)?);
         }

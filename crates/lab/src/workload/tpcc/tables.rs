@@ -59,7 +59,7 @@ impl Engine for Tables {
 }
 
 /// The tables in a transaction.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Within<'a> {
     tables: &'a [Table],
     transaction: &'a Transaction,
@@ -93,7 +93,7 @@ impl Writes for Within<'_> {
 }
 
 /// The tables in a snapshot.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct At<'a> {
     tables: &'a [Table],
     snapshot: &'a Snapshot,
