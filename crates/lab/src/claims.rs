@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn without_its_trace_a_claim_is_not_here() {
         let setting = Setting { traces: Some("no-such-directory".into()), ..Setting::default() };
-        let needy: Vec<&Claim> = claims().filter(|claim| lack(claim, &setting) == Some("needs traces")).collect();
+        let needy: Vec<&Claim> =
+            claims().filter(|claim| lack(claim, &setting) == Some("needs traces")).collect();
         assert_eq!(needy.iter().map(|claim| claim.id).collect::<Vec<_>>(), ["U3"]);
         let found = (needy[0].measure)(&setting).unwrap();
         let file = missing_trace(needy[0], &setting).unwrap();

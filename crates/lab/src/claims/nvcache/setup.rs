@@ -30,7 +30,9 @@ use terrace_common::values;
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::Setting;
-use crate::hierarchy::{Experiment, Found, Hierarchy, LoadOrder, Logging, on_new_thread, run_all, side_by_side};
+use crate::hierarchy::{
+    Experiment, Found, Hierarchy, LoadOrder, Logging, on_new_thread, run_all, side_by_side,
+};
 use crate::workload::ycsb::Distribution;
 
 /// Bytes per scaled GB.
