@@ -45,7 +45,7 @@ pub enum Command {
     Dump(DumpArgs),
     /// Print the value of one key
     Get(GetArgs),
-    /// Set one key
+    /// Set one key; makes the database and the table if they are missing
     Put(PutArgs),
     /// Remove one key
     Delete(DeleteArgs),

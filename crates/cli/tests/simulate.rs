@@ -216,6 +216,7 @@ fn default_sizes_fit_a_sample() {
     let (found, said) = found(&trace, &["--sample", "0.1"]);
     assert_eq!(sizes(&found), ["5%", "10%", "20%"]);
     assert!(said.contains("those below one block of the sample are skipped"), "{said}");
+    assert!(said.contains("estimated roughly: 5%, 10%, 20%;"), "{said}");
     let least = simulate(&file(&folder, "u.csv", lines(20)), &["--sample", "0.1", "--json"]);
     let object: Value = serde_json::from_slice(&least.stdout).expect("an object");
     assert_eq!(sizes(&object), ["5"]);
@@ -227,7 +228,7 @@ fn default_sizes_fit_a_sample() {
 fn a_sample_of_runs_is_warned_of() {
     let folder = tempfile::tempdir().unwrap();
     let trace = file(&folder, "t.lis", "0 1000 0 0\n");
-    let said = |flags: &[&str]| found(&trace, &[flags, &["--size", "100"]].concat()).1;
+    let said = |flags: &[&str]| found(&trace, &[flags, &["--size", "400"]].concat()).1;
     let told = said(&["--sample=0.5", "--policy=lru,tac,sequential+lru"]);
     assert_eq!(
         told,

@@ -212,7 +212,8 @@ impl Db {
     ///
     /// The body may run up to 24 times, so it must not change anything outside the transaction. Its
     /// error, of the application's own type or [`Error`], aborts and is returned as it is. If data
-    /// that the body read has changed, or a call met a conflict, it runs again instead.
+    /// that the body read has changed, or a call met a conflict, it runs again instead. A body that
+    /// ends in `Ok(())` names the error's type, as below.
     ///
     /// After sixteen conflicts, or the first one later than 100 ms, the transaction gets
     /// *priority*, which one transaction has at a time. Commits that write what it has read then

@@ -52,7 +52,7 @@ pub enum Error {
     /// The log is too small for the concurrent work.
     ///
     /// No space became free for ten seconds. The call changed nothing.
-    #[error("{what}; raise log_max, or run less at once")]
+    #[error("{what}; run less at once, or make the database with a larger log_max")]
     OutOfLog {
         /// The operation that needed log space.
         what: String,
@@ -110,6 +110,12 @@ pub enum Error {
         path: String,
         /// The missing or unexpected thing, and the next step.
         what: String,
+    },
+    /// The directory for a backup, a restore or a repair has files. Nothing was written.
+    #[error("{path} is not empty; choose a new or an empty directory")]
+    NotEmpty {
+        /// The path given.
+        path: String,
     },
     /// The files have a different format version.
     #[error(
@@ -270,13 +276,14 @@ fn io_advice(operation: &str, source: &io::Error) -> &'static str {
 }
 
 fn too_large(bytes: u64, max: u64, reads: bool) -> String {
-    let (needs, most) = (show_size(bytes), show_size(max));
+    let (needs, bytes_max) = (show_size(bytes), show_size(max));
     match reads {
         true => format!(
-            "what the transaction read needs {needs} of memory, at most {most} are allowed; split it, or raise dram"
+            "what the transaction read needs at least {needs} of memory, and may take {bytes_max}; split it, or raise dram"
         ),
         false => format!(
-            "what the transaction writes needs {needs} of log, at most {most} are allowed; split it, or raise log_max"
+            "what the transaction writes needs at least {needs} of log, and may take {bytes_max}; split it, or make the \
+             database with a larger log_max, or dump and load it"
         ),
     }
 }
@@ -352,9 +359,10 @@ mod tests {
     fn the_next_step_is_that_of_the_cause() {
         let large = |reads| Error::TransactionTooLarge { bytes: 200_704, max: 131_072, reads }.to_string();
         assert!(
-            large(true).contains("196 KiB of memory, at most 128 KiB") && large(true).ends_with("raise dram")
+            large(true).contains("196 KiB of memory, and may take 128 KiB")
+                && large(true).ends_with("raise dram")
         );
-        assert!(large(false).contains("of log") && large(false).ends_with("raise log_max"));
+        assert!(large(false).contains("of log") && large(false).ends_with("dump and load it"));
         let stopped = |reason: &str| Error::Poisoned { reason: reason.to_owned() }.to_string();
         assert_eq!(stopped(CLOSED), "the database was closed; open it again");
         assert!(stopped("sync failed").contains("after a failure: sync failed"));

@@ -101,7 +101,9 @@ fn split(text: &str) -> Result<(&str, &str), String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     match text.split_at(end) {
-        (number, _) if number.matches('.').count() > 1 => Err(format!("{number} is not a number")),
+        (number, _) if number.matches('.').count() > 1 => {
+            Err(format!("{number} is not a number; write for example 64MiB or 500ms"))
+        }
         ("", _) => Err(format!("{text:?} does not begin with a number; write for example 64MiB or 500ms")),
         (number, unit) => Ok((number, unit.trim_start())),
     }
@@ -143,8 +145,11 @@ mod tests {
         assert!(size("MiB").unwrap_err().contains("number"));
         assert!(size("-1").is_err());
         assert!(size("1.5B").is_err());
-        assert_eq!(size("1.5.2KiB"), Err("1.5.2 is not a number".to_owned()));
-        assert_eq!(duration("1..2"), Err("1..2 is not a number".to_owned()));
+        assert_eq!(
+            size("1.5.2KiB"),
+            Err("1.5.2 is not a number; write for example 64MiB or 500ms".to_owned())
+        );
+        assert!(duration("1..2").unwrap_err().starts_with("1..2 is not a number"));
         assert!(size("99999999999999999999").is_err());
         assert!(size("17179869184GiB").is_err());
         assert!(size("16777216TiB").is_err());

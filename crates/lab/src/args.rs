@@ -101,7 +101,7 @@ pub struct YcsbArgs {
     /// Set the flags of a design that HyMem compares, and print them; sizes are those given
     #[arg(long, value_name = "NAME", conflicts_with_all = ["compare", "equal_cost"])]
     pub design: Option<Design>,
-    /// Also write an HTML report with charts to this file
+    /// Also write an HTML report with charts to this file; a run shorter than its charts goes on
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub report: Option<PathBuf>,
     /// Do not limit each process of a comparison to --dram plus 32 MiB, page cache included

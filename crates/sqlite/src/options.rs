@@ -30,7 +30,10 @@ const OF_CACHE: [&str; 8] = [
     "block_cache_latency_us",
 ];
 
-/// The others, except `time` and `trace`: too many words are like them.
+/// Short names, like which a name of another VFS may be that differs in two letters.
+const SHORT: [&str; 2] = ["time", "trace"];
+
+/// The others.
 const OTHERS: [&str; 2] = ["latency_us", "operations_per_second"];
 
 /// How the names of the cache's parameters begin, in letters alone.
@@ -92,8 +95,15 @@ impl From<Slowness> for Limits {
 /// # Errors
 /// A sentence with the name and the known ones.
 pub(crate) fn check_names(names: impl IntoIterator<Item = String>) -> Result<(), String> {
-    let is_known = |name: &str| name == "block_cache" || OF_CACHE.contains(&name) || OTHERS.contains(&name);
-    let like = |name: &str| OTHERS.iter().find(|ours| strsim::damerau_levenshtein(name, ours) <= SLIPS_MAX);
+    let is_known = |name: &str| {
+        name == "block_cache" || OF_CACHE.contains(&name) || OTHERS.contains(&name) || SHORT.contains(&name)
+    };
+    let like = |name: &str| {
+        let near = |ours: &str, slips: usize| strsim::damerau_levenshtein(name, ours) <= slips;
+        let is_begin = |ours: &str| name.len() >= SHORT[0].len() && ours.starts_with(name);
+        let long = OTHERS.into_iter().find(|ours| near(ours, SLIPS_MAX) || is_begin(ours));
+        long.or_else(|| SHORT.into_iter().find(|ours| near(ours, 1)))
+    };
     for name in names.into_iter().filter(|name| !is_known(name)) {
         let letters = name.to_ascii_lowercase().replace(|letter: char| !letter.is_ascii_alphanumeric(), "");
         let begin = letters.get(..BEGIN.len()).unwrap_or(&letters);
@@ -266,7 +276,13 @@ mod tests {
         {
             assert_eq!(check(name), Ok(()), "{name}");
         }
-        for (name, ours) in [("latency_u", "latency_us"), ("operation_per_second", "operations_per_second")] {
+        for (name, ours) in [
+            ("latency_u", "latency_us"),
+            ("latency", "latency_us"),
+            ("operation_per_second", "operations_per_second"),
+            ("trac", "trace"),
+            ("tme", "time"),
+        ] {
             assert!(check(name).expect_err(name).ends_with(&format!("did you mean {ours}?")));
         }
         for name in [

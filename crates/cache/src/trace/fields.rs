@@ -31,7 +31,11 @@ impl Fields {
                 self.count = count + more;
                 result
             }
-            ReadRecordResult::Record => return Err(malformed("a carriage return within the line")),
+            ReadRecordResult::Record => {
+                return Err(malformed(
+                    "a carriage return within the line; if this is no text, name its format",
+                ));
+            }
             result => result,
         };
         match result {

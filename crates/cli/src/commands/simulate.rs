@@ -92,7 +92,30 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     };
     let found = found.map_err(|error| failure(error, args, &source.name))?;
     let seconds = began.elapsed().as_secs_f64();
+    warn_of_small(args, &found);
     Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
+}
+
+/// Blocks of a cache in the sample below which an estimate is rough: a few blocks weigh too much.
+const ROUGH_BLOCKS: usize = 100;
+
+/// Warns of sizes that are too small for the sample.
+fn warn_of_small(args: &SimulateArgs, found: &Found) {
+    let Some(share) = args.sample else { return };
+    let of_sample = |blocks: usize| Simulation::new().sample(share).sampled(blocks);
+    let mut sizes: Vec<&str> = Vec::new();
+    for result in found.results.iter().filter(|result| of_sample(result.cache_blocks) < ROUGH_BLOCKS) {
+        if !sizes.contains(&result.size.as_str()) {
+            sizes.push(&result.size);
+        }
+    }
+    if !sizes.is_empty() {
+        eprintln!(
+            "terrace: warning: caches of fewer than {ROUGH_BLOCKS} blocks of the sample are estimated roughly: {}; \
+             give a larger --sample or --size",
+            sizes.join(", ")
+        );
+    }
 }
 
 /// Warns of policies whose errors in a sample have no bound.

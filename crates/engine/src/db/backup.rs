@@ -84,8 +84,8 @@ impl Db {
     /// Memory: about a megabyte, and a bit per page. Backups of one database run one at a time.
     ///
     /// # Errors
-    /// [`Error::Io`], also if `destination` is not empty, or so slow that writers would wait too
-    /// long. [`Error::Full`], [`Error::Memory`], [`Error::Poisoned`]; [`Error::Corrupt`] for a
+    /// [`Error::NotEmpty`]; [`Error::Io`], also if `destination` is so slow that writers would wait
+    /// too long. [`Error::Full`], [`Error::Memory`], [`Error::Poisoned`]; [`Error::Corrupt`] for a
     /// damaged page. An error removes the partial backup, and the database goes on.
     ///
     /// See [`Backup`] for an example.
@@ -232,9 +232,8 @@ impl Backup {
     /// with those of the original or of another restore.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with file and page for a damaged backup; [`Error::Io`], also if the
-    /// directory is not empty; [`Error::Full`], [`Error::Busy`]. After an error no database is left
-    /// behind.
+    /// [`Error::Corrupt`] with file and page for a damaged backup; [`Error::NotEmpty`],
+    /// [`Error::Io`], [`Error::Full`], [`Error::Busy`]. After an error no database is left behind.
     pub fn restore(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
         let (directory, made) = new_directory(path.as_ref())?;
         self.restore_to(&directory).inspect_err(|_| {
@@ -319,7 +318,7 @@ pub(crate) fn new_directory(path: &Path) -> Result<(FileDirectory, bool)> {
     let made = match std::fs::read_dir(path) {
         Ok(mut entries) => match entries.next() {
             None => false,
-            Some(_) => return Err(Error::io("write", &name, None, not_empty())),
+            Some(_) => return Err(Error::NotEmpty { path: name }),
         },
         Err(source) if source.kind() == io::ErrorKind::NotFound => true,
         Err(source) => return Err(Error::io("open", &name, None, source)),
@@ -328,13 +327,6 @@ pub(crate) fn new_directory(path: &Path) -> Result<(FileDirectory, bool)> {
         Ok(directory) => Ok((directory, made)),
         Err(source) => Err(Error::io("create", &name, None, source)),
     }
-}
-
-fn not_empty() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::DirectoryNotEmpty,
-        "the directory is not empty; choose a new or an empty one",
-    )
 }
 
 pub(crate) fn refuse_used(directory: &dyn Directory) -> Result<()> {
@@ -349,7 +341,7 @@ pub(crate) fn refuse_used(directory: &dyn Directory) -> Result<()> {
 fn refuse(directory: &dyn Directory, files: &[&str]) -> Result<()> {
     for file in files {
         if exists(directory, file)? {
-            return Err(Error::io("write", &directory.name(), None, not_empty()));
+            return Err(Error::NotEmpty { path: directory.name() });
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The description of a memory or a disk.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 /// Direction of a transfer.
@@ -39,7 +39,7 @@ pub enum Pattern {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pub(super) name: Cow<'static, str>,
-    pub(super) file: Option<PathBuf>,
+    pub(super) file: Option<Box<Path>>,
     /// By direction and pattern.
     pub(super) latency_ns: [[f64; 2]; 2],
     /// By direction and pattern, 10^9 bytes a second.

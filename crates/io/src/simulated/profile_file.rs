@@ -76,7 +76,7 @@ impl Profile {
             .map_err(failed)?;
         let stem = path.file_stem().map_or(Cow::Borrowed("profile"), |stem| stem.to_string_lossy());
         let profile = Profile::parse(&text, &stem).map_err(failed)?;
-        Ok(Profile { file: Some(path.to_owned()), ..profile })
+        Ok(Profile { file: Some(path.into()), ..profile })
     }
 
     /// Parses the text of a profile file; `name` is the default name.

@@ -107,7 +107,11 @@ fn judge(shares: &[Vec<f64>], pages: usize) -> Measured {
     let row = |(&dr, row): (&f64, &Vec<f64>)| {
         let found: Vec<String> = row.iter().map(|share| format!("{share:.3}")).collect();
         let paper: Vec<String> = ROUNDS.iter().map(|&reads| format!("{:.3}", expected(dr, reads))).collect();
-        format!("D_r {dr}: {} (formula {})", found.join(", "), paper.join(", "))
+        format!(
+            "D_r {dr}, promotions per leaf, with inner nodes: {} (formula {})",
+            found.join(", "),
+            paper.join(", ")
+        )
     };
     let points = |values: &mut dyn Iterator<Item = f64>| -> Vec<(f64, f64)> {
         ROUNDS.iter().map(|&reads| f64::from(reads)).zip(values).collect()
