@@ -177,6 +177,27 @@ fn long_values_have_pages_of_the_size_that_is_given() {
 }
 
 #[test]
+fn no_database_is_made_among_other_files() {
+    let (directory, db) = folder();
+    fs::create_dir(&db).unwrap();
+    fs::write(Path::new(&db).join("main.rs"), "fn main() {}").unwrap();
+    let refused = terrace(&["put", &db, "--table", "t", "k", "v"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("has files, but no database"), "{}", text(&refused.stderr));
+    assert_eq!(fs::read_dir(&db).unwrap().count(), 1);
+    let empty = directory.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let empty = empty.to_str().unwrap();
+    succeed(&["put", empty, "--table", "t", "k", "v"]);
+    succeed(&["put", empty, "--table", "t", "k", "w"]);
+    let missing = terrace(&["get", empty, "--table", "tt", "k"]);
+    assert!(text(&missing.stderr).contains("no table named \"tt\"; `terrace stat` lists the tables"));
+    let load = ["load", empty, "--table", "t", "--format", "jsonl", "-"];
+    let half = feed(&load, b"{\"key\": \"a\", \"value\": \"b\"}\nno json\n");
+    assert!(text(&half.stderr).contains("loaded before it: 1 record\n"), "{}", text(&half.stderr));
+}
+
+#[test]
 fn a_dump_loads_again_to_the_same() {
     let (directory, db) = folder();
     let csv = directory.path().join("in.csv");

@@ -208,6 +208,19 @@ fn curves_have_bytes_and_a_knee() {
 }
 
 #[test]
+fn sizes_beyond_the_footprint_are_left_out_of_a_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", "0 1000 0 0\n");
+    let (found, said) = found(&trace, &["--size", "10%,64MiB,2000,500"]);
+    assert_eq!(sizes(&found), ["10%", "500"]);
+    assert!(
+        said.contains("a cache of 64MiB is skipped") && said.contains("a cache of 2000 blocks is skipped")
+    );
+    let alone = simulate(&trace, &["--size", "2000"]);
+    assert_eq!(alone.status.code(), Some(2));
+}
+
+#[test]
 fn default_sizes_fit_a_sample() {
     let folder = tempfile::tempdir().unwrap();
     let lines = |blocks: u64| (0..blocks).map(|block| format!("{block}\n")).collect::<String>();

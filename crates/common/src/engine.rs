@@ -5,6 +5,7 @@
 //! writing, which recovers it on disk.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::ops::{Bound, ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use terrace::{
 
 use terrace_io::units::{exact_size, show_size};
 
+use crate::escape;
 use crate::failure::{Failure, Outcome};
 use crate::store::{Access, Counters, Database, Ending, MiddleStat, Opener, Settings, Stat, Store, Visit};
 use crate::tiers::{TierArgs, durability_name};
@@ -26,6 +28,9 @@ pub struct Engine;
 impl Opener for Engine {
     fn open(&self, settings: &Settings) -> Outcome<Box<dyn Database>> {
         let Settings { tiers, .. } = settings;
+        if let Some(path) = settings.store.as_ref().filter(|_| settings.create) {
+            refuse_foreign(path)?;
+        }
         let open = |read_only: bool| {
             let builder = tiers.builder()?.create(settings.create).read_only(read_only);
             match &settings.store {
@@ -63,6 +68,25 @@ fn of_budget(error: Error, dram: Option<u64>) -> Failure {
     }
 }
 
+/// Refuses to make a database among other files: the path is probably mistyped.
+fn refuse_foreign(path: &Path) -> Outcome {
+    let Ok(entries) = std::fs::read_dir(path) else { return Ok(()) };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    // Files of a database, of a backup, or of one that was begun; the engine judges those.
+    let is_ours = |name: &OsString| {
+        let name = Path::new(name);
+        let endings = ["terrace", "new", "backup", "partial", "restoring", "salvage", "repaired"];
+        name == Path::new("lock") || endings.iter().any(|ending| name.extension() == Some(OsStr::new(ending)))
+    };
+    match names.is_empty() || names.iter().any(is_ours) {
+        true => Ok(()),
+        false => Err(Failure::Work(format!(
+            "{} has files, but no database; name a new or an empty directory",
+            escape::path(path)
+        ))),
+    }
+}
+
 /// Verifies the backup in directory `path`, if it is one.
 pub fn check_backup(path: &Path) -> Outcome<Option<VerifyReport>> {
     match Backup::is_at(path) {
@@ -94,6 +118,10 @@ impl Database for Opened {
         let table = match self.db.open_table(name) {
             Err(Error::TableNotFound(_)) if create => {
                 self.db.create_table_with(name, &self.tiers.layout.table_options())?
+            }
+            Err(Error::TableNotFound(name)) => {
+                let advice = "`terrace stat` lists the tables";
+                return Err(Failure::Work(format!("there is no table named {name:?}; {advice}")));
             }
             found => found?,
         };

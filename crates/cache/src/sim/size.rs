@@ -15,6 +15,7 @@ pub(super) const PERCENT_PARTS: u64 = 1_000_000_000;
 ///
 /// assert_eq!("5%".parse::<Size>().unwrap().blocks(275_171, 4096).unwrap(), 13_758);
 /// assert_eq!("0.1%".parse::<Size>().unwrap().blocks(186_880, 4096).unwrap(), 186);
+/// assert_eq!(".1%".parse::<Size>(), "0.1%".parse());
 /// assert_eq!("500".parse::<Size>().unwrap().blocks(1000, 4096).unwrap(), 500);
 /// assert_eq!("1MiB".parse::<Size>().unwrap().blocks(1000, 4096).unwrap(), 256);
 /// assert!("500".parse::<Size>().unwrap().blocks(499, 4096).is_err());
@@ -108,7 +109,11 @@ impl FromStr for Size {
                 blocks => Ok(Size::Blocks(blocks as usize)),
             };
         };
-        let (whole, fraction) = percent.split_once('.').unwrap_or((percent, "0"));
+        let (whole, fraction) = match percent.split_once('.') {
+            Some(("", fraction)) => ("0", fraction),
+            Some(parts) => parts,
+            None => (percent, "0"),
+        };
         let digits =
             |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
         if !digits(whole) || !digits(fraction) {

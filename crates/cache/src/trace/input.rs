@@ -140,7 +140,7 @@ impl<R: BufRead> Read for Members<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
-                invalid(format!("the compressed data are damaged: {error}"))
+                invalid(format!("the compressed data are damaged, or are no gzip data: {error}"))
             }
             _ => error,
         })

@@ -90,7 +90,13 @@ fn store_all(
             Err(error) => {
                 write_batch(store, &batch)?;
                 interrupt::check()?;
-                return Err(error);
+                let stored = loaded.records + batch.len() as u64;
+                return Err(match error {
+                    Failure::Work(what) if stored > 0 => {
+                        Failure::Work(format!("{what}; loaded before it: {}", counted(stored, "record")))
+                    }
+                    error => error,
+                });
             }
         };
         if key.len() > terrace::MAX_KEY_BYTES {

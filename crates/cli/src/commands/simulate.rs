@@ -87,6 +87,18 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
                     sizes.join(", ")
                 );
             }
+            // All policies are equal there: run the others without it.
+            Err(SimError::BeyondFootprint { size, footprint, .. })
+                if sizes.len() > 1 && args.shard.is_none() && source.can_reopen() =>
+            {
+                eprintln!(
+                    "terrace: a cache of {} is skipped: {} has a footprint of {}",
+                    size.words(),
+                    escape::text(&source.name),
+                    Size::Blocks(footprint).words()
+                );
+                sizes.retain(|other| *other != size);
+            }
             found => break found,
         }
     };

@@ -37,14 +37,18 @@ pub(crate) fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Direct
     match opened {
         Ok(directory) => Ok(Arc::new(directory)),
         Err(source) => {
-            let path = path.display().to_string();
+            let name = match path.as_os_str().is_empty() {
+                true => "an empty path".to_owned(),
+                false => path.display().to_string(),
+            };
             let what = match source.kind() {
+                _ if path.as_os_str().is_empty() => "name a directory",
                 io::ErrorKind::NotADirectory => "it is not a directory",
                 io::ErrorKind::NotFound if create => "the directory it would be made in does not exist",
                 io::ErrorKind::NotFound => "there is no such directory",
-                _ => return Err(Error::io("open", &path, None, source)),
+                _ => return Err(Error::io("open", &name, None, source)),
             };
-            Err(Error::NotADatabase { path, what: what.to_owned() })
+            Err(Error::NotADatabase { path: name, what: what.to_owned() })
         }
     }
 }
