@@ -193,7 +193,7 @@ fn a_policy_that_remembers_more_takes_more_of_the_budget() {
         let cache: Cache = "simulated:dram,16MiB".parse().unwrap();
         cache.policy(policy).unwrap().dram_bytes() / 4096
     };
-    let rising = ["sieve", "arc", "lfu", "auto", "auto-thrifty"].map(per_block);
+    let rising = ["sieve", "arc", "lfu", "auto"].map(per_block);
     assert!(rising.is_sorted_by(|less, more| less < more), "{rising:?}");
     assert!(per_block("lru") <= 40 && per_block("nvcache") == per_block("small-bypass+obp+lfru"));
     assert!(per_block("frequency+lru") > per_block("obp+lru"));
