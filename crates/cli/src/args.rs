@@ -370,7 +370,7 @@ pub struct ScanArgs {
     #[arg(long)]
     pub prefix: Option<OsString>,
     /// At most this many entries
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::whole::<u64>(0..=u64::MAX))]
     pub limit: Option<u64>,
     #[command(flatten)]
     pub output: OutputArgs,

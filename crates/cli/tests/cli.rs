@@ -166,7 +166,7 @@ fn a_value_that_begins_with_a_hyphen_is_no_flag() {
         (&["simulate", "t.lis", "--size", "-3MiB", "--json"], "\"-3MiB\" is no size of a cache"),
         (&["stat", "db", "--dram", "-3MiB"], "does not begin with a number"),
         (&["stat", "db", "--dram", "-3"], "does not begin with a number"),
-        (&["demo", "--threads", "-1"], "-1 is not in 1..=1024"),
+        (&["demo", "--threads", "-1"], "-1 is no whole number from 1 to 1024"),
         (&["stat", "db", "--dram", "1.5.2"], "1.5.2 is not a number"),
         // Text may be anything, so a flag after it is still a flag.
         (&["demo", "--store", "--json"], "a value is required for '--store"),

@@ -19,7 +19,9 @@ use terrace_io::units::{exact_size, show_size};
 
 use crate::escape;
 use crate::failure::{Failure, Outcome};
-use crate::store::{Access, Counters, Database, Ending, MiddleStat, Opener, Settings, Stat, Store, Visit};
+use crate::store::{
+    Access, Counters, Database, Ending, LogPosition, MiddleStat, Opener, Settings, Stat, Store, Visit,
+};
 use crate::tiers::{TierArgs, durability_name};
 
 /// Terrace as an [`Opener`].
@@ -315,7 +317,7 @@ fn counters(stats: &Stats) -> Counters {
         store_read_bytes: from_store,
         store_written_bytes: stats.written_bytes,
         log_bytes: stats.log_flushed_bytes,
-        log_cycles: Some(stats.log_tail as f64 / stats.log_capacity as f64),
+        log_position: Some(LogPosition { tail: stats.log_tail, capacity: stats.log_capacity }),
         store_to_dram: stats.middle.as_ref().map_or(stats.faults, |middle| middle.migrations.store_to_dram),
         dram_to_store: stats.middle.as_ref().map_or(stats.images_written, |middle| middle.dram_flushes),
         middle: stats.middle.clone(),

@@ -218,8 +218,8 @@ pub struct Counters {
     pub store_written_bytes: u64,
     /// Bytes written to the log.
     pub log_bytes: u64,
-    /// How often the log wrapped; absent if unknown.
-    pub log_cycles: Option<f64>,
+    /// Position in a log that wraps; absent if unknown.
+    pub log_position: Option<LogPosition>,
     /// Pages read into DRAM.
     pub store_to_dram: u64,
     /// Pages written from DRAM.
@@ -234,6 +234,27 @@ pub struct Counters {
     pub stalls: Vec<(String, u64)>,
 }
 
+/// The end of a log that wraps, and may grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LogPosition {
+    /// Bytes ever appended.
+    pub tail: u64,
+    /// Bytes that the log holds.
+    pub capacity: u64,
+}
+
+impl LogPosition {
+    /// The difference from `earlier`; the capacity stays current.
+    pub fn since(&self, earlier: LogPosition) -> LogPosition {
+        LogPosition { tail: self.tail.saturating_sub(earlier.tail), ..*self }
+    }
+
+    /// How often a log of this capacity wraps for these bytes.
+    pub fn cycles(&self) -> f64 {
+        self.tail as f64 / self.capacity.max(1) as f64
+    }
+}
+
 impl Counters {
     /// The difference from `earlier`; capacities stay current.
     pub fn since(&self, earlier: &Counters) -> Counters {
@@ -245,7 +266,7 @@ impl Counters {
             store_read_bytes: self.store_read_bytes.saturating_sub(earlier.store_read_bytes),
             store_written_bytes: self.store_written_bytes.saturating_sub(earlier.store_written_bytes),
             log_bytes: self.log_bytes.saturating_sub(earlier.log_bytes),
-            log_cycles: self.log_cycles.map(|cycles| cycles - earlier.log_cycles.unwrap_or(0.0)),
+            log_position: self.log_position.map(|now| now.since(earlier.log_position.unwrap_or_default())),
             store_to_dram: self.store_to_dram.saturating_sub(earlier.store_to_dram),
             dram_to_store: self.dram_to_store.saturating_sub(earlier.dram_to_store),
             cache: self.cache.as_ref().map(|now| match &earlier.cache {
@@ -324,5 +345,16 @@ mod tests {
         let between = later.since(&earlier);
         assert_eq!((between.store_hits, between.dram_capacity_bytes), (2, 9));
         assert_eq!(between.stalls, vec![("log".to_owned(), 1), ("frame".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn a_log_that_grows_has_still_wrapped() {
+        let at = |tail, capacity| {
+            let log_position = Some(LogPosition { tail, capacity });
+            Counters { log_position, ..Counters::default() }
+        };
+        let between = at(6 << 20, 4 << 20).since(&at(4 << 20, 2 << 20));
+        assert_eq!(between.log_position.unwrap().cycles(), 0.5);
+        assert_eq!(LogPosition::default().cycles(), 0.0);
     }
 }

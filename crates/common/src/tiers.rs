@@ -163,10 +163,10 @@ pub struct TierArgs {
     #[arg(long, value_name = "NAME")]
     pub concurrency: Option<Concurrency>,
     /// Percent of frames for the record cache [default: tuned automatically]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
+    #[arg(long, value_name = "PERCENT", value_parser = units::whole::<u8>(0..=u64::from(RecordCache::PERCENT_MAX)))]
     pub record_cache: Option<u8>,
     /// Seed for all random choices
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = units::whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 }
 
@@ -288,11 +288,11 @@ fn policy_of(name: &str) -> Result<(), String> {
 }
 
 /// Thread limit of a workload.
-const THREADS_MAX: i64 = 1024;
+const THREADS_MAX: u64 = 1024;
 
 /// Parser for a number of threads.
-pub fn threads() -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=THREADS_MAX)
+pub fn threads() -> impl Fn(&str) -> Result<u16, String> + Clone + Send + Sync + 'static {
+    units::whole(1..=THREADS_MAX)
 }
 
 fn page_size(text: &str) -> Result<u64, String> {

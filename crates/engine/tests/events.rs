@@ -94,6 +94,27 @@ fn opening_and_closing_are_told_and_operations_are_not() {
 }
 
 #[test]
+fn settings_that_an_existing_database_does_not_take_are_told_of() {
+    let disk = SimulatedDisk::new(1);
+    let warned = |change: fn(Builder) -> Builder| {
+        let found = told(|| change(builder(&disk).page_size(4096)).open("").unwrap().close().unwrap());
+        let warnings = found.iter().filter(|told| told.level == Level::WARN);
+        Vec::from_iter(warnings.map(|told| format!("{} {}", told.message, told.fields.join(" "))))
+    };
+    for _ in 0..2 {
+        assert_eq!(warned(|builder| builder), [""; 0]);
+    }
+    let keeps = "is not used: the database keeps its own";
+    assert_eq!(
+        warned(|builder| builder.page_size(8192).log_max(1 << 20)),
+        [
+            format!("page_size {keeps} asked=8192 page_bytes=4096"),
+            format!("log_max {keeps} asked=1048576 log_bytes=262144")
+        ]
+    );
+}
+
+#[test]
 fn pages_that_do_not_go_to_the_middle_tier_are_told_of_when_there_are_any() {
     let disk = SimulatedDisk::new(1);
     let open = || {

@@ -44,7 +44,7 @@ pub struct YcsbArgs {
     #[arg(long, default_value = "a", value_parser = str::parse::<Mix>)]
     pub workload: Mix,
     /// Records loaded before the measurement
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    #[arg(long, default_value_t = 100_000, value_parser = units::whole::<u64>(1..=1 << 40))]
     pub records: u64,
     /// Bytes per value [default: 1000, or 64 with cxl-*]
     #[arg(long, value_parser = value_size)]
@@ -66,7 +66,7 @@ pub struct YcsbArgs {
     #[arg(long, value_parser = positive_time, conflicts_with = "operations")]
     pub seconds: Option<Duration>,
     /// Measure this many operations instead of a duration
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = units::whole::<u64>(1..=u64::MAX))]
     pub operations: Option<u64>,
     /// Duration of the warm-up
     #[arg(long, default_value = "0", value_parser = units::duration)]
@@ -77,7 +77,7 @@ pub struct YcsbArgs {
     pub rate: Option<Rate>,
     /// Continue after --seconds until the log has wrapped N times, at most ten times as long
     #[arg(long, value_name = "N", conflicts_with_all = ["operations", "compare"],
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = units::whole::<u32>(1..=u64::from(u32::MAX)))]
     pub log_cycles: Option<u32>,
     /// The database directory [default: main memory only]
     #[arg(long, value_name = "PATH")]
@@ -91,7 +91,7 @@ pub struct YcsbArgs {
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', value_parser = peers::parse, conflicts_with = "engine")]
     pub compare: Vec<String>,
     /// Measurements per engine of a comparison; every other round runs in reverse order
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare", value_parser = units::whole::<u16>(1..=1000))]
     pub rounds: u16,
     /// Measure hierarchies of equal cost, by the prices of the profiles, one after the other:
     /// dram-store (local-store), middle-store (far-store) and three-tiers. BASE has the sizes
@@ -131,13 +131,13 @@ impl YcsbArgs {
 #[derive(Args, Clone, Debug)]
 pub struct TpccArgs {
     /// Warehouses; one is the home of each thread, by turns
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 2, value_parser = units::whole::<u32>(1..=1_000_000))]
     pub warehouses: u32,
     /// Items, and rows of stock in each warehouse
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    #[arg(long, default_value_t = 100_000, value_parser = units::whole::<u32>(1..=100_000_000))]
     pub items: u32,
     /// Customers of each district, and its orders at first
-    #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 3000, value_parser = units::whole::<u32>(1..=1_000_000))]
     pub customers: u32,
     /// Percent of new orders, payments, order statuses, deliveries and stock levels
     #[arg(long, value_name = "PERCENT,...", default_value_t, value_parser = str::parse::<tpcc::Mix>)]
@@ -149,7 +149,7 @@ pub struct TpccArgs {
     #[arg(long, value_parser = positive_time, conflicts_with = "transactions")]
     pub seconds: Option<Duration>,
     /// Run this many transactions instead of a duration, without a warm-up
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = units::whole::<u64>(1..=u64::MAX))]
     pub transactions: Option<u64>,
     /// Duration of the warm-up
     #[arg(long, default_value = "0", value_parser = units::duration)]
@@ -179,19 +179,19 @@ pub struct TpccArgs {
 #[derive(Args, Clone, Debug)]
 pub struct GetManyArgs {
     /// Records loaded before the measurement; their size should be many times --dram
-    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    #[arg(long, default_value_t = 500_000, value_parser = units::whole::<u64>(1..=1 << 40))]
     pub records: u64,
     /// Bytes per value
     #[arg(long, default_value = "1000", value_parser = value_size)]
     pub value_size: usize,
     /// Keys per batch
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, default_value_t = 64, value_parser = units::whole::<u16>(1..=4096))]
     pub keys: u16,
     /// Keys that each method reads per round
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 2048, value_parser = units::whole::<u32>(1..=u64::from(u32::MAX)))]
     pub round_keys: u32,
     /// Measurements per method; every other round runs in reverse order
-    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = units::whole::<u16>(1..=10_000))]
     pub rounds: u16,
     /// The database directory
     #[arg(long, value_name = "PATH")]
@@ -224,7 +224,7 @@ pub struct StructureArgs {
     #[arg(long, default_value_t = 2, value_parser = threads())]
     pub threads: u16,
     /// Number of rounds; every other round runs in reverse order
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = units::whole::<u16>(1..=10_000))]
     pub rounds: u16,
     /// Directory for the temporary page file
     #[arg(long, value_name = "PATH")]
@@ -242,7 +242,7 @@ pub struct PagesArgs {
     #[arg(long, default_value = "10", value_parser = positive_time)]
     pub seconds: Duration,
     /// Percent of a page's cache lines to read
-    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = units::whole::<u8>(0..=100))]
     pub touch: u8,
     /// Seed for all random choices
     #[arg(long, default_value_t = 1)]
@@ -256,7 +256,7 @@ pub struct RestartArgs {
     #[arg(long, default_value = "c", value_parser = str::parse::<Mix>)]
     pub workload: Mix,
     /// Records loaded before the first life
-    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    #[arg(long, default_value_t = 500_000, value_parser = units::whole::<u64>(1..=1 << 40))]
     pub records: u64,
     /// Bytes per value
     #[arg(long, default_value = "1000", value_parser = value_size)]
@@ -274,10 +274,10 @@ pub struct RestartArgs {
     #[arg(long, default_value = "100ms", value_parser = positive_time)]
     pub tick: Duration,
     /// Percent of the rate before that counts as reached
-    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = units::whole::<u8>(1..=100))]
     pub reach: u8,
     /// Pairs of a warm and a cold restart
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = units::whole::<u16>(1..=100))]
     pub rounds: u16,
     /// Close the database at the end of a life, instead of killing the process
     #[arg(long)]

@@ -4,6 +4,7 @@ mod child;
 mod column;
 mod compare;
 mod get_many;
+mod ground;
 mod pages;
 mod restart;
 mod tpcc;

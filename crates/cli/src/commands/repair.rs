@@ -9,7 +9,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt::{self, Leftover};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
-use terrace_common::units::show_count;
+use terrace_common::units::counted;
 
 use crate::args::RepairArgs;
 
@@ -85,10 +85,10 @@ pub fn run(args: &RepairArgs, output: &mut dyn Write) -> Outcome {
         return Ok(());
     }
     Err(Failure::Damaged(format!(
-        "{} was damaged; {} entries are saved in {}, others may be lost",
+        "{} was damaged; saved in {}: {}; others may be lost",
         escape::path(&args.from.database),
-        show_count(report.entries),
-        escape::path(&args.destination)
+        escape::path(&args.destination),
+        counted(report.entries, "entry")
     )))
 }
 
@@ -104,11 +104,8 @@ fn tell(report: &terrace::RepairReport, output: &mut dyn Write) -> Outcome {
         print(output, format_args!("lost: page {page}: {}\n", escape::text(what)))?;
     }
     if report.uncommitted > 0 {
-        let count = show_count(report.uncommitted);
-        print(
-            output,
-            format_args!("lost: {count} entries changed by transactions that had not committed\n"),
-        )?;
+        let count = counted(report.uncommitted, "entry");
+        print(output, format_args!("lost: {count} changed by transactions that had not committed\n"))?;
     }
     for table in &report.tables {
         let name = escape::bytes(table.name.as_bytes());
@@ -119,7 +116,7 @@ fn tell(report: &terrace::RepairReport, output: &mut dyn Write) -> Outcome {
         for key in &table.lost_values {
             print(output, format_args!("lost: table {name}, the value of {}\n", escape::bytes(key)))?;
         }
-        print(output, format_args!("table {name}: {} entries saved\n", show_count(table.entries)))?;
+        print(output, format_args!("table {name}: {} saved\n", counted(table.entries, "entry")))?;
     }
     Ok(())
 }

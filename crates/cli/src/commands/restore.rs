@@ -11,7 +11,7 @@ use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
 use terrace_common::tiers::TierArgs;
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_size};
 
 use crate::args::RestoreArgs;
 
@@ -39,13 +39,11 @@ pub fn run(args: &RestoreArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
     if args.output.json {
         print_json(output, &restored)?;
     } else if damaged == 0 {
-        let (pages, log) = (show_count(restored.copied.pages), show_size(restored.copied.log_bytes));
-        let entries = show_count(restored.found.entries_checked);
+        let (pages, log) = (counted(restored.copied.pages, "page"), show_size(restored.copied.log_bytes));
+        let entries = counted(restored.found.entries_checked, "entry");
         print(
             output,
-            format_args!(
-                "{database}: {pages} pages restored, {log} of log replayed; sound, {entries} entries\n"
-            ),
+            format_args!("{database}: {pages} restored, {log} of log replayed; sound, {entries}\n"),
         )?;
     }
     match damaged {

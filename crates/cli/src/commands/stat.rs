@@ -55,12 +55,13 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             most if most > table.page_bytes => format!(", values in pages up to {}", show_size(most)),
             _ => String::new(),
         };
-        let about = if table.entries_exact { "" } else { "about " };
+        // After a crash the number is the one last saved.
+        let about = if table.entries_exact { "" } else { " when last saved (terrace len counts)" };
         let how = match table.compression {
             Compression::None => String::new(),
             compression => format!(", {compression}"),
         };
-        print(output, format_args!("table {name}: {about}{entries}{pages}{values}{how}\n"))?;
+        print(output, format_args!("table {name}: {entries}{about}{pages}{values}{how}\n"))?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, with_database};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use crate::args::VerifyArgs;
 
@@ -28,7 +28,7 @@ pub fn run(args: &VerifyArgs, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         }
         checked => checked?,
     };
-    let (pages, entries) = (show_count(found.pages_checked), show_count(found.entries_checked));
+    let (pages, entries) = (counted(found.pages_checked, "page"), counted(found.entries_checked, "entry"));
     if args.output.json {
         print_json(output, &found)?;
     } else {
@@ -38,16 +38,15 @@ pub fn run(args: &VerifyArgs, opener: &dyn Opener, output: &mut dyn Write) -> Ou
                 0 => String::new(),
                 bytes => format!(", and {} of log, whose entries are not counted", show_size(bytes)),
             };
-            print(output, format_args!("sound: {pages} pages and {entries} entries checked{log}\n"))?;
+            print(output, format_args!("sound: {pages} and {entries} checked{log}\n"))?;
         }
     }
     match found.error_count() {
         0 => Ok(()),
         count => Err(Failure::Damaged(format!(
-            "{} is damaged in {} place{} ({pages} pages checked); restore a backup, or save the rest with `terrace repair`",
+            "{} is damaged in {} ({pages} checked); restore a backup, or save the rest with `terrace repair`",
             terrace_common::escape::path(&args.of.database),
-            show_count(count),
-            if count == 1 { "" } else { "s" }
+            counted(count, "place")
         ))),
     }
 }

@@ -54,7 +54,7 @@ impl Corpus {
             let has_records = corpus.records(1).next().is_some();
             return match has_records {
                 true => Ok(corpus),
-                false => Err(Failure::Usage(format!(
+                false => Err(Failure::Work(format!(
                     "no files to load below {}; name a directory with readable files, or leave --data out",
                     terrace_common::escape::path(directory)
                 ))),
@@ -229,7 +229,7 @@ mod tests {
         fs::write(directory.path().join("nothing"), "").unwrap();
         let error = Corpus::find(Some(directory.path()), 1 << 20, 0).unwrap_err();
         let told = format!("no files to load below {};", directory.path().display());
-        assert!(error.code() == 2 && error.to_string().starts_with(&told), "{error}");
+        assert!(error.code() == 1 && error.to_string().starts_with(&told), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use terrace::VerifyReport;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::latency;
 use terrace_common::report::{Bars, Figure, Lines, Report, Table, Verdict};
-use terrace_common::units::{show_count, show_size};
+use terrace_common::units::{counted, show_count, show_size};
 
 use super::ledger::Ledger;
 use super::serve::Served;
@@ -319,10 +319,10 @@ impl Summary {
         report.verdict(
             good(self.verification.errors.is_empty()),
             &format!(
-                "Verification of {} pages and {} entries found {} damaged places.",
-                show_count(self.verification.pages_checked),
-                show_count(self.verification.entries_checked),
-                self.verification.error_count()
+                "Verification of {} and {} found {}.",
+                counted(self.verification.pages_checked, "page"),
+                counted(self.verification.entries_checked, "entry"),
+                counted(self.verification.error_count(), "damaged place")
             ),
         );
         report.verdict(

@@ -128,7 +128,7 @@ fn open_in(
         }
         return open_read_only(builder, files, &superblock, name, lock);
     }
-    let memory = builder.middle_memory();
+    let (memory, page_size, log_max) = (builder.middle_memory(), builder.page_size, builder.log_max);
     let opening = Opening {
         cache: builder.cache.as_ref(),
         fast: builder.cache_directory.as_ref(),
@@ -160,7 +160,19 @@ fn open_in(
     if core.pool.mode() == Mode::Inline {
         core.garbage.free_sound(&core.pool, &|| core.oldest())?;
     }
+    warn_of_kept(page_size, u64::from(superblock.page_bytes), log_max, core.maintenance.wal.capacity_limit());
     start(core)
+}
+
+/// Warns of settings that only a new database takes.
+fn warn_of_kept(page_size: Option<u64>, page_bytes: u64, log_max: Option<u64>, log_bytes: u64) {
+    if let Some(asked) = page_size.filter(|asked| *asked != page_bytes) {
+        tracing::warn!(asked, page_bytes, "page_size is not used: the database keeps its own");
+    }
+    // The layout of a new database rounds down by at most a 64th.
+    if let Some(asked) = log_max.filter(|asked| !(asked - asked / 32..=*asked).contains(&log_bytes)) {
+        tracing::warn!(asked, log_bytes, "log_max is not used: the database keeps its own");
+    }
 }
 
 fn create_new(builder: &Builder, directory: &dyn Directory, layout: NewLayout) -> Result<()> {

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use clap::Args;
 
 use terrace_common::tiers::OutputArgs;
+use terrace_common::units;
 
 /// `terrace reproduce`
 #[derive(Args, Clone, Debug)]
 pub struct ReproduceArgs {
-    /// Claim ids, such as U1; or all; or list
+    /// Claim ids, such as U1; or all; or list. A claim takes seconds, or up to a quarter of an hour
+    /// (N7). The exit code is 0 whatever the verdict: a claim that fails is a finding
     #[arg(value_name = "list|ID...|all", required = true, num_args = 1..)]
     pub claims: Vec<String>,
     /// Directory for a report (reproduce.html) and the figures
@@ -25,7 +27,7 @@ pub struct ReproduceArgs {
     pub optane: Option<String>,
     /// Nanoseconds of computation per operation in NVCache's claims, excluding page accesses
     /// [default: 240, measured here]
-    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..1_000_000_000))]
+    #[arg(long, value_name = "NS", value_parser = units::whole::<u64>(0..=999_999_999))]
     pub operation_ns: Option<u64>,
     /// NVCache's claims without the operating system's page cache, which had half of the DRAM of
     /// the paper's machine

@@ -23,6 +23,7 @@ use terrace_common::units::{show_count, show_size};
 use terrace_common::values;
 use terrace_io::{AlignedBuffer, BlockDevice, Directory, FileDirectory, OpenMode, Read};
 
+use super::ground;
 use crate::args::GetManyArgs;
 use crate::workload::driver::{self, Length, Plan};
 use crate::workload::fields::Touch;
@@ -69,6 +70,9 @@ pub struct GetManyReport {
 pub fn run(args: &GetManyArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let settings =
         Settings { create: !args.loaded, threads: 1, ..Settings::new(&args.tiers, Some(args.store.clone())) };
+    if !args.loaded {
+        ground::take(Some(&args.store))?;
+    }
     let report = with_database(opener, &settings, |database| {
         if !args.loaded {
             database.drop_table(TABLE)?;

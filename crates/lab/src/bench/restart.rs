@@ -19,6 +19,7 @@ use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, Settings, with_database};
 use terrace_common::units::show_count;
 
+use super::ground;
 use crate::args::RestartArgs;
 use crate::workload::driver::{self, Length, Measured, Plan};
 use crate::workload::fields::Touch;
@@ -70,6 +71,7 @@ pub fn run(args: &RestartArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
     match &args.life {
         Some(life) => live(args, life == "first", opener, output),
         None => {
+            ground::take(Some(&args.store))?;
             let report = restarts(args)?;
             match args.output.json {
                 true => print_json(output, &report),

@@ -23,6 +23,7 @@ use terrace_common::store::Settings;
 use terrace_common::tiers::durability_name;
 use terrace_common::units::{counted, show_count, show_size};
 
+use super::ground;
 use crate::args::TpccArgs;
 use crate::peers::business::{self, Peer};
 use crate::peers::{self, BUDGET_DEFAULT};
@@ -141,6 +142,9 @@ pub fn run(args: &TpccArgs, output: &mut dyn Write) -> Outcome {
             "--engine {} has no tiers; of the flags for them it takes --dram, --durability and --seed",
             args.engine
         )));
+    }
+    if is_new(args) {
+        ground::take(args.store.as_deref())?;
     }
     let report = match args.engine.as_str() {
         "lmdb" => of_peer::<business::Lmdb>(args),
@@ -416,10 +420,10 @@ fn show(report: &TpccReport, output: &mut dyn Write) -> Outcome {
         print(
             output,
             format_args!(
-                "conflicts end {:.2} % of runs; {} new orders rolled back, {} deliveries skipped a district\n",
+                "conflicts end {:.2} % of runs; {} rolled back, {} skipped a district\n",
                 report.conflict_share * 100.0,
-                show_count(report.rolled_back),
-                show_count(report.skipped)
+                counted(report.rolled_back, "new order"),
+                counted(report.skipped, "delivery")
             ),
         )?;
     }

@@ -22,7 +22,7 @@ use terrace_common::report;
 use terrace_common::store::{Opener, Settings, with_database};
 use terrace_common::units::{counted, show_count, show_size};
 
-use super::compare;
+use super::{compare, ground};
 use crate::args::YcsbArgs;
 use crate::bystanders::Watch;
 use crate::design::Design;
@@ -78,6 +78,7 @@ fn measure(args: &YcsbArgs, design: Option<String>, opener: &dyn Opener, output:
         ..Settings::new(&args.tiers, args.store.clone())
     };
     let plan = plan(args)?;
+    ground::take(args.store.as_deref())?;
     let group = args.group.as_deref();
     let dirty_before = match (&args.store, group) {
         (None, _) => None,
@@ -87,7 +88,7 @@ fn measure(args: &YcsbArgs, design: Option<String>, opener: &dyn Opener, output:
     let (measured, around) = with_database(opener, &settings, |database| {
         database.drop_table(TABLE)?;
         let table = database.table(TABLE, true)?;
-        if args.log_cycles.is_some() && table.counters().log_cycles.is_none() {
+        if args.log_cycles.is_some() && table.counters().log_position.is_none() {
             return Err(Failure::Usage(format!(
                 "--log-cycles: {} does not report its log's fill level",
                 args.engine
@@ -223,12 +224,12 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
 fn cache_line(cache: &CacheStats) -> String {
     let count = show_count;
     let mut line = format!(
-        "cache {}: {} of {}, {} hits, {} misses ({:.1} % hits), {} came in, {} left",
+        "cache {}: {} of {}, {}, {} ({:.1} % hits), {} came in, {} left",
         cache.policy,
         show_size(cache.resident_bytes),
         show_size(cache.capacity_bytes),
-        count(cache.hits + cache.below),
-        count(cache.misses),
+        counted(cache.hits + cache.below, "hit"),
+        counted(cache.misses, "miss"),
         cache.hit_ratio() * 100.0,
         count(cache.admissions),
         count(cache.evictions),
@@ -258,7 +259,7 @@ mod tests {
         (cache.policy, cache.resident_bytes, cache.capacity_bytes) = ("sieve".into(), 1 << 20, 4 << 20);
         (cache.hits, cache.misses, cache.admissions) = (3, 1, 2);
         let line = cache_line(&cache);
-        assert_eq!(line, "cache sieve: 1 MiB of 4 MiB, 3 hits, 1 misses (75.0 % hits), 2 came in, 0 left");
+        assert_eq!(line, "cache sieve: 1 MiB of 4 MiB, 3 hits, 1 miss (75.0 % hits), 2 came in, 0 left");
         (cache.below, cache.is_aside) = (1, true);
         cache.cold = Some("another's".into());
         cache.out_of_service = Some("read: no\u{1b}".into());

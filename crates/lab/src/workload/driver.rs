@@ -233,7 +233,10 @@ fn conduct(
         measured.over_time.push((elapsed.as_secs_f64(), now - done));
         done = now;
         progress.set(if end.is_some() { elapsed.as_millis() as u64 } else { now });
-        let cycles = || store.counters().since(&before).log_cycles.unwrap_or(f64::INFINITY);
+        let cycles = || {
+            let position = store.counters().since(&before).log_position;
+            position.map_or(f64::INFINITY, |position| position.cycles())
+        };
         let is_over = match plan.length {
             Length::Time { least, log_cycles } => {
                 elapsed >= least && (elapsed >= least * TIMES_MAX || cycles() >= f64::from(log_cycles))

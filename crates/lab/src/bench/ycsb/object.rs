@@ -255,7 +255,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         middle_writes_by_cause: counters.middle.as_ref().map(middle_writes).unwrap_or_default(),
         dram_flushes: counters.dram_to_store,
         log_bytes: counters.log_bytes,
-        log_cycles: counters.log_cycles,
+        log_cycles: counters.log_position.map(|position| position.cycles()),
         store_bytes_per_operation: store_bytes as f64 / measured.operations.max(1) as f64,
         by_operation: measured
             .by_kind
