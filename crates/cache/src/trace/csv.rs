@@ -15,6 +15,10 @@ use super::fields::Fields;
 use super::known::{self, Known};
 use super::parse::{ParseError, Parsed, Span, malformed, number, scsi_writes, sector_bytes, shown};
 
+/// Why a header's size is not used.
+const OF_OBJECT: &str = "a size beside block numbers is taken for the block's own; if requests have several blocks, name the columns, \
+     such as --columns block,size";
+
 /// The source of the columns.
 pub(super) enum Layout {
     /// The header, or the shape of the first line.
@@ -121,16 +125,18 @@ impl Csv {
         columns::check(&roles).map_err(|reason| self.refusal(&reason))?;
         // The size of a numbered block, such as an object, is no number of blocks.
         let is_numbered = roles.contains(&Role::Start(Measure::Blocks));
-        for role in &mut roles {
-            if is_numbered && matches!(role, Role::Length(Measure::Bytes | Measure::Sectors)) {
-                *role = Role::Unused;
-            }
+        let is_of_object =
+            |role: &Role| is_numbered && matches!(role, Role::Length(Measure::Bytes | Measure::Sectors));
+        let has_object_size = roles.iter().any(is_of_object);
+        if has_object_size {
+            roles.iter_mut().filter(|role| is_of_object(role)).for_each(|role| *role = Role::Unused);
         }
         let unused = (0..roles.len()).filter(|index| roles[*index] == Role::Unused);
         let unused = names(unused.map(|index| self.fields.get(index)));
         if !unused.is_empty() {
             self.notes.push(format!("columns that are not used: {unused}"));
         }
+        self.notes.extend(has_object_size.then(|| OF_OBJECT.to_owned()));
         if !roles.iter().any(|role| matches!(role, Role::Operation | Role::Write)) {
             self.notes.push("no column tells reads from writes, so all requests count as reads".to_owned());
         }
@@ -270,7 +276,7 @@ fn is_write(field: &[u8]) -> Result<bool, ParseError> {
     write.ok_or_else(|| {
         malformed(format!(
             "the operation is {}; r, read and w, write are known, and SCSI's 08, 28, a8, 88 and 0a, 2a, aa, 8a; \
-             if 1 means a write, give the column's number as --columns write=N,...",
+             in a .csv, a column of which 1 means a write is given as --columns write=N,...",
             shown(field)
         ))
     })

@@ -58,6 +58,7 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     warn_of_sample(args, &names(&args.policy, true));
     let began = Instant::now();
     let (mut policies, mut sizes) = (names(&args.policy, true), sizes(args));
+    let fits = |size: &Size, footprint| size.blocks(footprint, source.block_bytes).is_ok();
     let found = loop {
         match simulate_policies(args, &source, &policies, &sizes) {
             // The trace is too long for an implied bound: run the others without it.
@@ -88,16 +89,19 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
                 );
             }
             // All policies are equal there: run the others without it.
-            Err(SimError::BeyondFootprint { size, footprint, .. })
-                if sizes.len() > 1 && args.shard.is_none() && source.can_reopen() =>
+            Err(SimError::BeyondFootprint { footprint, .. } | SimError::NoBlocks { footprint, .. })
+                if sizes.iter().any(|size| fits(size, footprint))
+                    && args.shard.is_none()
+                    && source.can_reopen() =>
             {
+                let others = sizes.extract_if(.., |size| !fits(size, footprint));
+                let others: Vec<String> = others.map(|size| size.words()).collect();
                 eprintln!(
-                    "terrace: a cache of {} is skipped: {} has a footprint of {}",
-                    size.words(),
+                    "terrace: warning: a cache of {} is skipped: {} has a footprint of {}",
+                    others.join(" or "),
                     escape::text(&source.name),
                     Size::Blocks(footprint).words()
                 );
-                sizes.retain(|other| *other != size);
             }
             found => break found,
         }
