@@ -171,9 +171,11 @@ fn judge(
             (None, Start::Cold(OLDER.to_owned()))
         }
         Header::Whole(found) if !has_progress_of(&found, config) => (None, Start::Cold(ELSEWHERE.to_owned())),
-        Header::Whole(found) if !is_of(&found, config) => (None, cold("it was made with other settings")),
-        Header::Whole(found) if fast.len() < found.layout.bytes() => (None, cold("it is truncated")),
-        Header::Whole(found) => (Some(found), Start::New),
+        Header::Whole(found) => match other_setting(&found, config) {
+            Some(setting) => (None, Start::Cold(format!("it was made with another {setting}"))),
+            None if fast.len() < found.layout.bytes() => (None, cold("it is truncated")),
+            None => (Some(found), Start::New),
+        },
     })
 }
 
@@ -222,7 +224,7 @@ pub(super) fn open(
         let device = guard.name().to_owned();
         GuardState::NoCache.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
     }
-    match format(slow, fast, config, matches!(header, Header::Blank | Header::Reserved)) {
+    match format(slow, fast, config, &header) {
         Ok((superblock, regions)) => Ok(Usable::Yes(Box::new(Opened {
             superblock,
             regions,
@@ -301,25 +303,34 @@ fn has_progress_of(found: &Superblock, config: &CacheConfig) -> bool {
         || planted(CacheBug::ForgetProgress)
 }
 
-fn is_of(found: &Superblock, config: &CacheConfig) -> bool {
-    found.layout.slots == config.capacity_blocks_max()
-        && 1 << found.layout.block_shift == config.block_bytes
-        && found.region_shift >= found.layout.block_shift
+/// The setting that the cache was not made with.
+fn other_setting(found: &Superblock, config: &CacheConfig) -> Option<&'static str> {
+    let layout = &found.layout;
+    if 1 << layout.block_shift != config.block_bytes || found.region_shift < layout.block_shift {
+        return Some("size of blocks");
+    }
+    (layout.slots != config.capacity_blocks_max()).then_some("capacity")
 }
 
 fn format(
     slow: &dyn BlockDevice,
     fast: &dyn BlockDevice,
     config: &CacheConfig,
-    is_blank: bool,
+    before: &Header,
 ) -> io::Result<(Superblock, Regions)> {
-    if !is_blank {
+    if !matches!(before, Header::Blank | Header::Reserved) {
         Superblock::wipe(fast)?;
     }
     let superblock = fresh_superblock(config, slow);
-    let left = fast.len();
-    if left < superblock.layout.bytes() {
-        fast.set_len(superblock.layout.bytes())?;
+    let (left, bytes) = (fast.len(), superblock.layout.bytes());
+    if left < bytes {
+        fast.set_len(bytes)?;
+    } else if let Header::Whole(found) = before
+        && found.layout.bytes() > bytes
+        && let Err(error) = fast.set_len(bytes)
+    {
+        // A partition cannot be shortened.
+        tracing::warn!(device = fast.name(), %error, "the space of the larger cache is not given back");
     }
     if !planted(CacheBug::KeepLeftovers) {
         clear_journal(fast, superblock.layout, left)?;

@@ -221,9 +221,28 @@ fn a_cache_made_larger_is_warm_at_the_next_opening() {
         plant(None);
         starts
     };
-    let (new, other) = (Start::New, Start::Cold("it was made with other settings".to_owned()));
+    let (new, other) = (Start::New, Start::Cold("it was made with another capacity".to_owned()));
     let warm = Start::Warm { kept: 64, dropped: 0 };
     assert_eq!(start_of(None), [new.clone(), other.clone(), warm.clone(), warm]);
     let damaged = Start::Cold("the journal is damaged".to_owned());
     assert_eq!(start_of(Some(CacheBug::KeepLeftovers)), [new, other, damaged.clone(), damaged]);
+}
+
+#[test]
+fn a_cache_made_smaller_gives_its_space_back() {
+    let slow = Arc::new(MemoryDevice::new("slow", 64 * BLOCK as u64));
+    let fast = Arc::new(MemoryDevice::new("fast", 0));
+    let open = |capacity, block_bytes| {
+        let config = CacheConfig { block_bytes, ..timeless(capacity) };
+        let cached = Cached::open(Arc::clone(&slow) as _, Arc::clone(&fast) as _, config).unwrap();
+        let (start, bytes) = (cached.start(), fast.len());
+        cached.close().unwrap();
+        (start, bytes)
+    };
+    let other = |setting: &str| Start::Cold(format!("it was made with another {setting}"));
+    let (large, small) = (open(20_000, BLOCK), open(64, BLOCK));
+    assert_eq!((large.0, &small.0), (Start::New, &other("capacity")));
+    assert!(small.1 < large.1 / 100, "{} of {} bytes", small.1, large.1);
+    assert_eq!(open(64, BLOCK), (Start::Warm { kept: 0, dropped: 0 }, small.1));
+    assert_eq!(open(64, 2 * BLOCK).0, other("size of blocks"));
 }
