@@ -30,6 +30,18 @@ const OF_CACHE: [&str; 8] = [
     "block_cache_latency_us",
 ];
 
+/// Names without their beginning. SQLite's own `mode` and `cache` are none.
+const WITHOUT_BEGIN: [(&str, &str); 8] = [
+    ("size", "block_cache_size"),
+    ("capacity", "block_cache_size"),
+    ("policy", "block_cache_policy"),
+    ("io", "block_cache_io"),
+    ("hints", "block_cache_hints"),
+    ("trust", "block_cache_trust"),
+    ("writebudget", "block_cache_write_budget"),
+    ("dir", "block_cache"),
+];
+
 /// Short names, like which a name of another VFS may be that differs in two letters.
 const SHORT: [&str; 2] = ["time", "trace"];
 
@@ -88,7 +100,8 @@ impl From<Slowness> for Limits {
     }
 }
 
-/// Refuses names that begin like ours, or differ from one of ours in few letters.
+/// Refuses names that begin like ours, or differ from one of ours in few letters, and the words of
+/// ours without their beginning, such as `cache_size`.
 ///
 /// Other names may be those of another VFS below.
 ///
@@ -111,11 +124,15 @@ pub(crate) fn check_names(names: impl IntoIterator<Item = String>) -> Result<(),
             // SQLite's log cuts a message after 210 bytes.
             let endings = OF_CACHE.map(|known| known.trim_start_matches("block_cache"));
             return Err(format!(
-                "unknown parameter {name:?}; known are block_cache, alone or with {}",
+                "unknown parameter {name:?}; of the cache are block_cache, alone or with {}",
                 endings.join(" ")
             ));
         }
-        if let Some(ours) = like(&name) {
+        let ours = like(&name).or_else(|| {
+            let last = letters.trim_start_matches("block").trim_start_matches("cache");
+            WITHOUT_BEGIN.into_iter().find(|(word, _)| *word == last).map(|(_, ours)| ours)
+        });
+        if let Some(ours) = ours {
             return Err(format!("unknown parameter {name:?}; did you mean {ours}?"));
         }
     }
@@ -269,8 +286,18 @@ mod tests {
     #[test]
     fn an_unknown_name_of_the_cache_is_refused_with_the_known_ones() {
         let check = |name: &str| check_names([name.to_owned()]);
-        let of_sqlite =
-            ["vfs", "cache", "mode", "psow", "nolock", "immutable", "modeof", "cachesize", "block"];
+        let of_sqlite = [
+            "vfs",
+            "cache",
+            "mode",
+            "psow",
+            "nolock",
+            "immutable",
+            "modeof",
+            "key",
+            "_busy_timeout",
+            "block",
+        ];
         for name in
             of_sqlite.into_iter().chain(["trace", "time", "block_cache"]).chain(OTHERS).chain(OF_CACHE)
         {
@@ -282,6 +309,15 @@ mod tests {
             ("operation_per_second", "operations_per_second"),
             ("trac", "trace"),
             ("tme", "time"),
+            ("size", "block_cache_size"),
+            ("cache_size", "block_cache_size"),
+            ("cachesize", "block_cache_size"),
+            ("block_size", "block_cache_size"),
+            ("capacity", "block_cache_size"),
+            ("policy", "block_cache_policy"),
+            ("hints", "block_cache_hints"),
+            ("Cache_Policy", "block_cache_policy"),
+            ("write_budget", "block_cache_write_budget"),
         ] {
             assert!(check(name).expect_err(name).ends_with(&format!("did you mean {ours}?")));
         }

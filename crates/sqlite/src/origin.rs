@@ -77,8 +77,8 @@ impl Origin {
         match self.recorded {
             Some(_) => "the database file has changed since, or is another one",
             None => {
-                "nobody knows whether the database file has changed since: the last process that used the \
-                 cache was killed during a change, or ended within 10 s after another program's"
+                "nobody knows which state of the database file it matches: the last process that used the cache \
+                 was killed during a change, never filled it, or ended within 10 s after a change by others"
             }
         }
     }
