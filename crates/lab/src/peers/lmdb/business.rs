@@ -69,6 +69,18 @@ impl Engine for Business {
     }
 }
 
+/// The bounds of a scan in the map of all tables, and whether it ascends.
+fn bounds(table: usize, span: &Span, direction: Direction) -> ([Vec<u8>; 2], bool) {
+    (span_in_one_map(table, span), direction == Direction::Ascending)
+}
+
+/// `visit`, whose keys begin with the table's number.
+fn in_one_map(
+    mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+) -> impl FnMut(&[u8], &[u8]) -> ControlFlow<()> {
+    move |key, value| visit(without_table(key), value)
+}
+
 /// The tables in the write transaction.
 pub struct Within<'a> {
     writer: Writer<'a>,
@@ -85,10 +97,10 @@ impl Reads for Within<'_> {
         table: usize,
         span: &Span,
         direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        let ([from, to], ascends) = (span_in_one_map(table, span), direction == Direction::Ascending);
-        self.writer.scan(self.table, &from, &to, ascends, |key, value| visit(without_table(key), value))
+        let ([from, to], ascends) = bounds(table, span, direction);
+        self.writer.scan(self.table, &from, &to, ascends, in_one_map(visit))
     }
 }
 
@@ -117,9 +129,9 @@ impl Reads for At<'_> {
         table: usize,
         span: &Span,
         direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Outcome {
-        let ([from, to], ascends) = (span_in_one_map(table, span), direction == Direction::Ascending);
-        self.reader.scan(&from, &to, ascends, |key, value| visit(without_table(key), value))
+        let ([from, to], ascends) = bounds(table, span, direction);
+        self.reader.scan(&from, &to, ascends, in_one_map(visit))
     }
 }
