@@ -53,6 +53,7 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     let setting = Setting {
         traces: args.traces.clone(),
         optane: args.optane.clone(),
+        disk: args.disk.clone(),
         operation_ns: args.operation_ns,
         no_page_cache: args.no_page_cache,
         no_cleaning: args.no_cleaning,
@@ -225,6 +226,7 @@ mod tests {
             out: None,
             traces: Some("no-such-directory".into()),
             optane: None,
+            disk: None,
             operation_ns: None,
             no_page_cache: false,
             no_cleaning: false,

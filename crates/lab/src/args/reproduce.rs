@@ -25,6 +25,9 @@ pub struct ReproduceArgs {
     /// paper's machine]
     #[arg(long, value_name = "PROFILE")]
     pub optane: Option<String>,
+    /// Profile of the disk for NVCache's claims, N3 to N11 [default: nvme-optane]
+    #[arg(long, value_name = "PROFILE")]
+    pub disk: Option<String>,
     /// Nanoseconds of computation per operation in NVCache's claims, excluding page accesses
     /// [default: 240, measured here]
     #[arg(long, value_name = "NS", value_parser = units::whole::<u64>(0..=999_999_999))]

@@ -68,6 +68,8 @@ pub struct Setting {
     pub traces: Option<PathBuf>,
     /// Profile of NVCache's Optane memory, if not the paper's.
     pub optane: Option<String>,
+    /// Profile of NVCache's disk, if not the paper's.
+    pub disk: Option<String>,
     /// Nanoseconds of computation per operation in NVCache's claims, if not our measurement.
     pub operation_ns: Option<u64>,
     /// NVCache's claims without the page cache that the paper's machine had.

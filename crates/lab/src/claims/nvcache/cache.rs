@@ -9,13 +9,15 @@ use std::collections::BTreeMap;
 use terrace_common::failure::Outcome;
 use terrace_common::report::Lines;
 
-use super::setup::{ADMIT_ALL, Dram, Machine, NVCACHE, Nvm, Work};
+use super::setup::{ADMIT_ALL, Dram, Machine, NVCACHE, Nvm, Work, written_gb_s};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::hierarchy::Found;
 use crate::workload::ycsb::Distribution;
 
 const CACHE_GB: u64 = 180;
 const DRAM_GB: u64 = 32;
+/// Operations of a run, after as many that are not counted.
+const OPERATIONS: u64 = 60_000;
 
 /// A workload: name, threads, GB of data.
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +112,20 @@ pub fn small(setting: &Setting) -> Outcome<Measured> {
     let machine = Machine::of(setting)?;
     let [bypass, nvcache] = machine.small_bypass();
     let policies = [None, Some(ADMIT_ALL), Some(bypass), Some(nvcache)];
-    let found = run(&machine, &SMALL, &policies, CACHE_GB, 60_000)?;
-    Ok(judge_small(&found.iter().map(|row| ratios(row)).collect::<Vec<_>>(), &machine.told()))
+    let found = run(&machine, &SMALL, &policies, CACHE_GB, OPERATIONS)?;
+    let mut measured = judge_small(&found.iter().map(|row| ratios(row)).collect::<Vec<_>>(), &machine.told());
+    let each = SMALL.iter().zip(&found).map(|(workload, row)| {
+        let rates = row.iter().map(|found| {
+            let [disk, optane] = written_gb_s(found, OPERATIONS);
+            format!("{:.0} ({disk:.2}, {optane:.2})", found.ops_per_second / 1e3)
+        });
+        format!("{} {}", workload.name, rates.collect::<Vec<_>>().join(", "))
+    });
+    let each = each.collect::<Vec<_>>().join("; ");
+    measured.measured += &format!(
+        ". Thousand operations/s without a cache and with each (GB/s written to the disk, to Optane memory): {each}"
+    );
+    Ok(measured)
 }
 
 fn judge_small(rows: &[Vec<f64>], machine: &str) -> Measured {
@@ -144,7 +158,7 @@ fn judge_small(rows: &[Vec<f64>], machine: &str) -> Measured {
 /// Measures figure 5: blocks admitted, and blocks freed as outdated.
 pub fn dead(setting: &Setting) -> Outcome<Measured> {
     let machine = Machine::of(setting)?;
-    let found = run(&machine, &SMALL, &[Some(ADMIT_ALL)], CACHE_GB, 60_000)?;
+    let found = run(&machine, &SMALL, &[Some(ADMIT_ALL)], CACHE_GB, OPERATIONS)?;
     let mut shares = Vec::new();
     for row in &found {
         let cache = row[0].cache()?;
@@ -177,7 +191,7 @@ const NO_EVICTION: &str = "no-eviction+lru";
 /// Measures table 1: a cache smaller than half of the data read.
 pub fn appetite(setting: &Setting) -> Outcome<Measured> {
     let machine = Machine::of(setting)?;
-    let found = run(&machine, &LARGE[..READ], &[Some(ADMIT_ALL), Some(NO_EVICTION)], 50, 60_000)?;
+    let found = run(&machine, &LARGE[..READ], &[Some(ADMIT_ALL), Some(NO_EVICTION)], 50, OPERATIONS)?;
     let mut rows = Vec::new();
     for row in &found {
         let hits = [row[0].cache()?.hit_ratio(), row[1].cache()?.hit_ratio()];
@@ -232,7 +246,7 @@ struct Large {
 /// Measures figure 6 and table 2.
 pub fn large(setting: &Setting) -> Outcome<Measured> {
     let machine = Machine::of(setting)?;
-    let found = run(&machine, &LARGE, &[None, Some(NVCACHE), Some(ADMIT_ALL)], CACHE_GB, 60_000)?;
+    let found = run(&machine, &LARGE, &[None, Some(NVCACHE), Some(ADMIT_ALL)], CACHE_GB, OPERATIONS)?;
     let mut rows = Vec::new();
     for row in &found {
         let (rates, cache) = (ratios(row), row[1].cache()?);
@@ -301,7 +315,7 @@ type ByPolicy = BTreeMap<&'static str, Vec<f64>>;
 
 fn by_policy(machine: &Machine, workloads: &[Workload], policies: &[&'static str]) -> Outcome<ByPolicy> {
     let all: Vec<Option<&str>> = std::iter::once(None).chain(policies.iter().copied().map(Some)).collect();
-    let found = run(machine, workloads, &all, CACHE_GB, 60_000)?;
+    let found = run(machine, workloads, &all, CACHE_GB, OPERATIONS)?;
     let rows: Vec<Vec<f64>> = found.iter().map(|row| ratios(row)).collect();
     let column = |at: usize| rows.iter().map(|row| row[at + 1]).collect();
     Ok(policies.iter().enumerate().map(|(at, &policy)| (policy, column(at))).collect())

@@ -130,7 +130,7 @@ impl Machine {
         let found = |name: &str| Profile::find(name).map_err(|error| Failure::Work(error.to_string()));
         Ok(Machine {
             optane: found(setting.optane.as_deref().unwrap_or("optane-2"))?,
-            disk: found("nvme-optane")?,
+            disk: found(setting.disk.as_deref().unwrap_or("nvme-optane"))?,
             operation_ns: setting.operation_ns.unwrap_or(OPERATION_NS),
             page_cache: !setting.no_page_cache,
             cleaning: !setting.no_cleaning,
@@ -218,8 +218,9 @@ impl Machine {
         let page_cache = if self.page_cache { "a page cache" } else { "no page cache" };
         let cleaning = if self.cleaning { "cleaned" } else { "with room, so hardly cleaned" };
         format!(
-            "Optane memory of profile {}, {} ns of computation an operation, {page_cache}, a page file {cleaning}.",
+            "Optane memory of profile {}, disk {}, {} ns of computation an operation, {page_cache}, a page file {cleaning}.",
             self.optane.location(),
+            self.disk.location(),
             self.operation_ns
         )
     }
@@ -279,6 +280,12 @@ fn with_room(experiment: &Experiment) -> Outcome<MemoryDirectory> {
         left => return Err(Failure::Work(format!("{left} dropped tables are not freed"))),
     }
     Ok(image)
+}
+
+/// GB/s that a run of `operations` operations writes to the disk and to Optane memory.
+pub(super) fn written_gb_s(found: &Found, operations: u64) -> [f64; 2] {
+    let each = found.ops_per_second / operations as f64 / 1e9;
+    [found.store_written_bytes, nvm_written_bytes(found)].map(|bytes| bytes as f64 * each)
 }
 
 /// Bytes written to Optane memory in any use.
