@@ -202,10 +202,16 @@ fn by_shape_with(replacement: Replacement) -> Outcome<Measured> {
         sweep[LAZY].ops_per_second / sweep[0].ops_per_second
     };
     let grows = gain(0) < gain(1) && gain(1) < gain(2);
-    let gains: Vec<String> =
-        shapes.iter().enumerate().map(|(at, (name, _))| format!("{name} {}", percent(gain(at)))).collect();
+    let told = |(at, (name, sweep)): (usize, &(String, Sweep))| {
+        let [never, lazy] = [&sweep[0], &sweep[LAZY]].map(|found| found.misses);
+        format!(
+            "{name} {}, reads of the store {lazy:.3} instead of {never:.3} an operation",
+            percent(gain(at))
+        )
+    };
+    let gains: Vec<String> = shapes.iter().enumerate().map(told).collect();
     Ok(Measured {
-        measured: format!("{}; .01 over 0: {}", tell(&shapes), gains.join(", ")),
+        measured: format!("{}; .01 over 0: {}", tell(&shapes), gains.join("; ")),
         verdict: verdict(found == [0, LAZY, LAZY], grows && found[1] == LAZY && found[2] == LAZY),
         note: "8 MiB of Optane, 64 of data. Holds: D = 0 is best at 1:8 and .01 at 1:4 and 1:2; sign: .01 is best at 1:4 and 1:2, and \
                what DRAM gains over 0 is less the less DRAM there is."

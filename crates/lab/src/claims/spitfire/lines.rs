@@ -98,9 +98,29 @@ fn ablation_with(inputs: Inputs) -> Outcome<Measured> {
         runs.flatten()
     };
     let runs = of(MIXES[0]).chain(of(TPCC));
-    let rates = rates(runs.map(|(choice, lines, mix)| experiment_of(choice, lines, mix, inputs)))?;
+    let runs = runs.map(|(choice, lines, mix)| experiment_of(choice, lines, mix, inputs));
+    let found = run_all(&runs.collect::<Outcome<Vec<Experiment>>>()?)?;
+    let rates: Vec<f64> = found.iter().map(|found| found.ops_per_second).collect();
     let (reads, tpcc) = rates.split_at(2 * POLICIES.len());
-    Ok(judge_ablation([reads.as_chunks().0, tpcc.as_chunks().0]))
+    let mut measured = judge_ablation([reads.as_chunks().0, tpcc.as_chunks().0]);
+    // HyMem and eager, which promote most pages.
+    for (name, first) in [("RO", 0), ("TPC-C", 2 * POLICIES.len())] {
+        let each = [first + 1, first + 3].map(|at| loaded(&found[at]));
+        let [hymem, eager] = each;
+        measured.measured += &format!(". {name}, HyMem {}, eager {}", hymem?, eager?);
+    }
+    Ok(measured)
+}
+
+/// What became of pages promoted by lines.
+fn loaded(found: &Found) -> Outcome<String> {
+    let middle = found.middle()?;
+    let promoted = middle.promoted_partial.max(1) as f64;
+    Ok(format!(
+        "loads {:.1} lines for a page promoted and makes {:.2} of the pages whole",
+        middle.lines_loaded as f64 / promoted,
+        middle.made_whole as f64 / promoted
+    ))
 }
 
 /// `rates` of RO and of TPC-C, by [`POLICIES`], with whole pages and with lines.
@@ -152,16 +172,39 @@ fn writes_with(lines: u64, inputs: Inputs) -> Outcome<Measured> {
         .flat_map(|mix| both.map(|choice| experiment_of(choice, lines, mix, inputs)))
         .collect::<Outcome<_>>()?;
     let found = run_all(&runs)?;
-    let written: Vec<f64> = found.iter().map(|found| written(found, lines)).collect::<Outcome<_>>()?;
-    Ok(judge_writes(written.as_chunks().0))
+    let written = found.iter().zip(&runs).map(|(found, run)| Written::of(found, lines, run.operations));
+    let written: Vec<Written> = written.collect::<Outcome<_>>()?;
+    let bytes: Vec<f64> = written.iter().map(|written| written.bytes()).collect();
+    let mut measured = judge_writes(bytes.as_chunks().0);
+    for (mix, [lazy, hymem]) in MIXES.iter().zip(written.as_chunks().0).skip(1) {
+        measured.measured +=
+            &format!("; {}: lazy {}, HyMem {}", mix.to_uppercase(), lazy.tell(), hymem.tell());
+    }
+    Ok(measured)
 }
 
-/// Bytes written to Optane, with lines of `lines` bytes.
-fn written(found: &Found, lines: u64) -> Outcome<f64> {
-    let middle = found.middle()?;
-    let writes = &middle.writes;
-    let pages = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
-    Ok((middle.lines_written * 64 + middle.lines_demoted * lines + pages * PAGE_BYTES) as f64)
+/// Bytes written to Optane for each operation: in place, by lines of a demoted page, by pages.
+#[derive(Clone, Copy, Debug)]
+struct Written([f64; 3]);
+
+impl Written {
+    /// With lines of `lines` bytes.
+    fn of(found: &Found, lines: u64, operations: u64) -> Outcome<Written> {
+        let middle = found.middle()?;
+        let writes = &middle.writes;
+        let pages = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
+        let bytes = [middle.lines_written * 64, middle.lines_demoted * lines, pages * PAGE_BYTES];
+        Ok(Written(bytes.map(|bytes| bytes as f64 / operations as f64)))
+    }
+
+    fn bytes(self) -> f64 {
+        self.0.iter().sum()
+    }
+
+    fn tell(self) -> String {
+        let [in_place, lines, pages] = self.0;
+        format!("{in_place:.0} B an operation in place, {lines:.0} by lines, {pages:.0} by pages")
+    }
 }
 
 /// `written` by mix, lazy and HyMem. Reads alone write nothing once all data are in Optane.
