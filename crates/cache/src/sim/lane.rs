@@ -1,7 +1,8 @@
 //! A lane of a simulation: any kind of cache, its time, and its parts.
 
 use std::ops::Range;
-use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::chunk::{Chunk, Mark};
 use super::counts::Counts;
@@ -29,7 +30,14 @@ pub(super) trait Body: Send {
 pub(super) struct Run<B> {
     body: B,
     parts: Parts,
+    /// Of processor time.
     nanoseconds: u64,
+}
+
+/// Nanoseconds of processor time that the calling thread has had.
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl<B: Body> Run<B> {
@@ -54,7 +62,7 @@ impl<B: Body> Run<B> {
 
 impl<B: Body> Lane for Run<B> {
     fn run(&mut self, chunk: &Chunk) {
-        let began = Instant::now();
+        let began = processor_ns();
         self.body.grow(chunk.footprint);
         let mut start = 0;
         for (index, mark) in &chunk.marks {
@@ -66,7 +74,7 @@ impl<B: Body> Lane for Run<B> {
             self.body.mark(mark);
         }
         self.counted(chunk, start..chunk.len());
-        self.nanoseconds += began.elapsed().as_nanos() as u64;
+        self.nanoseconds += processor_ns() - began;
     }
 
     fn finish(self: Box<Self>) -> Outcome {
@@ -76,5 +84,37 @@ impl<B: Body> Lane for Run<B> {
             seconds: self.nanoseconds as f64 / 1e9,
             parts: self.parts.finish(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    struct Sleeper;
+
+    impl Body for Sleeper {
+        fn grow(&mut self, _: usize) {}
+
+        fn requests(&mut self, _: &Chunk, _: Range<usize>) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+
+        fn counts(&self) -> Counts {
+            Counts::default()
+        }
+
+        fn dirty(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn waiting_is_not_processor_time() {
+        let mut run = Run::new(Sleeper, Parts::default());
+        run.run(&Chunk::default());
+        assert!(run.nanoseconds < 50_000_000, "{}", run.nanoseconds);
     }
 }
