@@ -29,6 +29,11 @@ use crate::slow::SlowFile;
 const LOCK: &str = "lock";
 const BLOCKS: &str = "blocks";
 const ASIDE: &str = "blocks.aside";
+
+/// Longest reason. SQLite's log cuts a message after 210 bytes, which the names of all policies
+/// exceed.
+const REASON_MAX: usize = 160;
+
 /// Limit of files set aside.
 const ASIDE_MAX: u32 = 9;
 
@@ -292,7 +297,12 @@ fn config(options: &CacheOptions, page_bytes: u32) -> Result<CacheConfig, String
     let mode = if options.around { WriteMode::Around } else { WriteMode::Through };
     let mut config = CacheConfig::new(blocks).block_bytes(page_bytes as usize).mode(mode);
     if let Some(policy) = &options.policy {
-        config = config.policy(policy).map_err(|error| format!("block_cache_policy: {error}"))?;
+        config = config.policy(policy).map_err(|error| match error.to_string() {
+            why if why.len() < REASON_MAX => format!("block_cache_policy: {why}"),
+            _ => format!(
+                "there is no block_cache_policy {policy:?}; `terrace simulate --help` lists the policies"
+            ),
+        })?;
     }
     config.write_budget_bytes_day = options.write_budget;
     config.check().map_err(|error| format!("block_cache: {error}"))?;

@@ -117,13 +117,26 @@ fn an_unknown_parameter_is_logged_with_the_known_ones() {
     let Some(shell) = shell() else { return };
     let folder = Folder::new();
     let load = format!(".load {}", extension().display());
-    let open = format!(".open '{}&block_cache_sise=4MiB'", folder.uri());
-    let output = Command::new(shell).args([":memory:", ".log stdout", &load, &open]).output();
-    let answer = String::from_utf8_lossy(&output.expect("the shell runs").stdout).into_owned();
-    for part in
-        [r#"unknown parameter "block_cache_sise""#, " _size ", " _trust ", " _write_budget", " _latency_us"]
-    {
-        assert!(answer.contains(part), "{answer}");
+    let slips: [(&str, &[&str]); 3] = [
+        (
+            "block_cache_sise=4MiB",
+            &[
+                r#"unknown parameter "block_cache_sise""#,
+                " _size ",
+                " _trust ",
+                " _write_budget",
+                " _latency_us",
+            ],
+        ),
+        ("cache_size=4MiB", &["did you mean block_cache_size?"]),
+        // The names of all policies are longer than SQLite's log takes.
+        ("block_cache_policy=nosuch", &[r#"no block_cache_policy "nosuch""#, "lists the policies"]),
+    ];
+    for (slip, parts) in slips {
+        let open = format!(".open '{}&{slip}'", folder.uri());
+        let output = Command::new(&shell).args([":memory:", ".log stdout", &load, &open]).output();
+        let answer = String::from_utf8_lossy(&output.expect("the shell runs").stdout).into_owned();
+        assert!(parts.iter().all(|part| answer.contains(part)), "{answer}");
     }
     assert!(!folder.path().join("x.db").exists(), "nothing is made by a mistake");
 }
