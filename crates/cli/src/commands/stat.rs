@@ -56,7 +56,7 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             _ => String::new(),
         };
         // After a crash the number is the one last saved.
-        let about = if table.entries_exact { "" } else { " when last saved (terrace len counts)" };
+        let about = if table.entries_exact { "" } else { " when last saved (terrace verify counts all)" };
         let how = match table.compression {
             Compression::None => String::new(),
             compression => format!(", {compression}"),
