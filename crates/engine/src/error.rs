@@ -95,20 +95,12 @@ pub enum Error {
         /// The reason and the next step.
         what: String,
     },
-    /// The path does not hold a Terrace database.
+    /// The path does not hold a Terrace database, or a backup of one.
     #[error("{path} is not a Terrace database: {what}")]
     NotADatabase {
         /// The path given.
         path: String,
         /// The missing or unexpected thing.
-        what: String,
-    },
-    /// The path does not hold a backup.
-    #[error("{path} holds no backup: {what}")]
-    NotABackup {
-        /// The path given.
-        path: String,
-        /// The missing or unexpected thing, and the next step.
         what: String,
     },
     /// The directory for a backup, a restore or a repair has files. Nothing was written.

@@ -79,7 +79,7 @@ pub struct YcsbArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["operations", "compare"],
           value_parser = units::whole::<u32>(1..=u64::from(u32::MAX)))]
     pub log_cycles: Option<u32>,
-    /// The database directory [default: main memory only]
+    /// The database directory, whose table ycsb is replaced [default: main memory only]
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
     /// Engine to measure: terrace, redb, fjall, lmdb, sqlite or btreemap; in some builds also
@@ -154,7 +154,7 @@ pub struct TpccArgs {
     /// Duration of the warm-up
     #[arg(long, default_value = "0", value_parser = units::duration)]
     pub warmup: Duration,
-    /// The database directory [default: main memory only]
+    /// The database directory, whose tables tpcc.* are replaced [default: main memory only]
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
     /// Engine to measure: terrace, lmdb or sqlite; in some builds also rocksdb
@@ -193,7 +193,7 @@ pub struct GetManyArgs {
     /// Measurements per method; every other round runs in reverse order
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = units::whole::<u16>(1..=10_000))]
     pub rounds: u16,
-    /// The database directory
+    /// The database directory, whose benchmark table is replaced
     #[arg(long, value_name = "PATH")]
     pub store: PathBuf,
     /// Reuse the records loaded by an earlier run
@@ -282,7 +282,7 @@ pub struct RestartArgs {
     /// Close the database at the end of a life, instead of killing the process
     #[arg(long)]
     pub close: bool,
-    /// The database directory
+    /// The database directory, whose benchmark table is replaced
     #[arg(long, value_name = "PATH")]
     pub store: PathBuf,
     /// File removed before a cold restart: that of the middle tier, or of the block cache

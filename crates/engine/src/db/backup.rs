@@ -146,7 +146,7 @@ impl Backup {
     /// Opens the backup in the directory `path`.
     ///
     /// # Errors
-    /// [`Error::NotABackup`], also for an unfinished one; [`Error::Version`],
+    /// [`Error::NotADatabase`], also for an unfinished one; [`Error::Version`],
     /// [`Error::Corrupt`], [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Backup> {
         let path = path.as_ref();
@@ -154,10 +154,10 @@ impl Backup {
             let path = path.display().to_string();
             match source.kind() {
                 io::ErrorKind::NotFound => {
-                    Error::NotABackup { path, what: "there is no such directory".into() }
+                    Error::NotADatabase { path, what: "there is no such directory".into() }
                 }
                 io::ErrorKind::NotADirectory => {
-                    Error::NotABackup { path, what: "it is not a directory".into() }
+                    Error::NotADatabase { path, what: "it is not a directory".into() }
                 }
                 _ => Error::io("open", &path, None, source),
             }
@@ -173,17 +173,20 @@ impl Backup {
         if !exists(directory, BACKUP_PAGES)? {
             let (is_unfinished, is_database) = (exists(directory, PARTIAL_PAGES)?, exists(directory, PAGES)?);
             let what = match (is_unfinished, is_database) {
-                (true, _) => "the one there was never finished; make another one",
-                (false, true) => "it is a database; make a backup of it with `terrace backup`",
-                (false, false) => "backups are made with `terrace backup`",
+                (true, _) => "it holds no backup; the one there was never finished; make another one",
+                (false, true) => {
+                    "it holds no backup, but a database; make a backup of it with `terrace backup`"
+                }
+                (false, false) => "it holds no backup; `terrace backup` makes one",
             };
-            return Err(Error::NotABackup { path: directory.name(), what: what.to_owned() });
+            return Err(Error::NotADatabase { path: directory.name(), what: what.to_owned() });
         }
         let open = |file: &str| {
             directory.open(file, OpenMode::Read).map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound => {
-                    Error::NotABackup { path: directory.name(), what: format!("it holds no {file}") }
-                }
+                io::ErrorKind::NotFound => Error::NotADatabase {
+                    path: directory.name(),
+                    what: format!("it holds no backup: {file} is missing"),
+                },
                 _ => Error::io("open", &within(directory, file), None, source),
             })
         };

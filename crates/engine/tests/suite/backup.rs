@@ -187,7 +187,7 @@ fn a_backup_cut_off_at_any_call_is_none_and_a_finished_one_stays() {
         assert_eq!(outcome.is_ok(), call > calls, "call {call} of {calls}");
         for left in [disk.survivor(call), disk.killed()] {
             match Backup::open_in(&left) {
-                Err(Error::NotABackup { .. }) => assert!(outcome.is_err(), "call {call}"),
+                Err(Error::NotADatabase { .. }) => assert!(outcome.is_err(), "call {call}"),
                 Err(error) => panic!("call {call}: {error}"),
                 Ok(backup) => {
                     finished += 1;
