@@ -22,7 +22,6 @@ use terrace_io::{Direction, OPERATION_NS, PAGE_NS, Pattern, Profile, SimulatedMe
 
 use self::business::Business;
 use self::curve::{Curve, at, chart};
-use super::inputs::{Input, Inputs, by_input};
 use super::setup::{FRAMES_LEAST, PAGE_BYTES, RECORDS_PER_PAGE, TPCC, TPCC_NOTE, experiment};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::cost::{EqualCost, Shape, Sizes};
@@ -102,7 +101,7 @@ fn shapes() -> Outcome<[Sizes; 3]> {
 }
 
 /// `runner` over `data` MiB.
-fn experiment_of(runner: Runner, mix: &str, data: f64, inputs: Inputs) -> Outcome<Experiment> {
+fn experiment_of(runner: Runner, mix: &str, data: f64) -> Outcome<Experiment> {
     let mut run = experiment(DRAM, MIDDLE, 1, mix, 1)?;
     let pages = (data * f64::from(1 << 20)) as u64 / PAGE_BYTES;
     let at = Shape::ALL.iter().position(|shape| *shape == runner.shape()).unwrap_or(0);
@@ -117,7 +116,7 @@ fn experiment_of(runner: Runner, mix: &str, data: f64, inputs: Inputs) -> Outcom
     let (each, business) = (run.pages_of_operation(), run.business.map(|_| Scale::small(data as u32)));
     // A business grows, so all have to run as many transactions.
     let instead = if business.is_some() { run.filling - filling } else { 0 };
-    Ok(inputs.of(Experiment {
+    Ok(Experiment {
         business,
         migration: runner.policy()?.into(),
         records: pages * RECORDS_PER_PAGE,
@@ -127,7 +126,7 @@ fn experiment_of(runner: Runner, mix: &str, data: f64, inputs: Inputs) -> Outcom
         warmup: WARMUP_PER_PAGE * pages / each + filling + instead,
         operations: OPERATIONS / each,
         ..run
-    }))
+    })
 }
 
 /// Operations per second after the policy search.
@@ -161,43 +160,18 @@ fn seconds_up() -> Outcome<f64> {
 }
 
 /// The curves of `runners`, in order.
-fn curves<const N: usize>(
-    runners: [Runner; N],
-    mix: &str,
-    sizes: &[f64],
-    inputs: Inputs,
-) -> Outcome<[Curve; N]> {
-    let of = |runner: Runner| sizes.iter().map(move |data| experiment_of(runner, mix, *data, inputs));
-    let all = runners.into_iter().flat_map(of);
+fn curves<const N: usize>(runners: [Runner; N], mix: &str, sizes: &[f64]) -> Outcome<[Curve; N]> {
+    let all = runners.iter().flat_map(|runner| sizes.iter().map(|data| experiment_of(*runner, mix, *data)));
     let found = run_all(&all.collect::<Outcome<Vec<Experiment>>>()?)?;
     let mut found = found.into_iter().map(|found| found.ops_per_second);
     Ok(runners.map(|_| sizes.iter().copied().zip(found.by_ref()).collect()))
 }
 
-fn business(sizes: &[f64], inputs: Inputs) -> Outcome<Business> {
+fn business() -> Outcome<Business> {
     const ALL: [Runner; 5] =
         [Runner::DramStore, Runner::MiddleStore, Runner::Lazy, Runner::Eager, Runner::HyMem];
-    let [dram, middle, lazy, eager, hymem] = curves(ALL, TPCC, sizes, inputs)?;
+    let [dram, middle, lazy, eager, hymem] = curves(ALL, TPCC, &business::SIZES)?;
     Ok(Business { dram, middle, lazy, eager, hymem })
-}
-
-/// The runners of YCSB at every size.
-const ALL: [Runner; 4] = [Runner::DramStore, Runner::MiddleStore, Runner::Lazy, Runner::Eager];
-
-fn reads(sizes: &[f64], inputs: Inputs) -> Outcome<Reads> {
-    let pool = shapes()?[0].dram_bytes as f64 / f64::from(1 << 20);
-    let [dram, middle, lazy, eager] = curves(ALL, "ro", sizes, inputs)?;
-    Ok(Reads { pool, dram, middle, lazy, eager })
-}
-
-/// The order of the runners at the largest of [`FEW`], by the last points of their curves.
-fn order(mix: &str, curves: &[Curve]) -> String {
-    let last = |curve: &Curve| curve.last().map_or(0.0, |point| point.1);
-    let mut last: Vec<(Runner, f64)> = ALL.into_iter().zip(curves.iter().map(last)).collect();
-    last.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let order: Vec<String> =
-        last.iter().map(|(runner, rate)| format!("{} {:.0}", runner.name(), rate / 1e3)).collect();
-    format!("{} at {} MiB: {} thousand/s", mix.to_uppercase(), FEW[FEW.len() - 1], order.join(", "))
 }
 
 /// Results for reads.
@@ -260,16 +234,14 @@ impl Reads {
         ratios.fold(0.0, f64::max)
     }
 
-    /// At how many sizes beyond DRAM lazy is as fast as eager, and how many there are.
-    fn lazy_ahead(&self) -> (usize, usize) {
-        let is_ahead = |data: &f64| at(&self.lazy, *data) >= 0.98 * at(&self.eager, *data);
-        let compared = || self.sizes().filter(|data| *data > DRAM as f64);
-        (compared().filter(is_ahead).count(), compared().count())
-    }
-
     fn judge(&self) -> Verdict {
         let beyond = 1.0 / self.of_middle().1;
-        let (ahead, sizes) = self.lazy_ahead();
+        let compared = self.sizes().filter(|data| *data > DRAM as f64);
+        let (mut ahead, mut sizes) = (0, 0);
+        for data in compared {
+            sizes += 1;
+            ahead += usize::from(at(&self.lazy, data) >= 0.98 * at(&self.eager, data));
+        }
         match (self.cached(), beyond) {
             (cached, beyond)
                 if (1.0..=1.33 / SHARE).contains(&cached)
@@ -297,13 +269,13 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     let room = (DRAM + MIDDLE) as f64;
     let mut sizes: Vec<f64> = (1..=STEPS).map(|step| room * f64::from(step) / f64::from(STEPS)).collect();
     sizes.extend(BEYOND);
-    let none = Inputs::NONE;
-    let reads = reads(&sizes, none)?;
-    let pool = reads.pool;
-    let [hymem] = curves([Runner::HyMem], "ro", &FEW, none)?;
-    let adaptive: Curve = side_by_side(&FEW, |&data| {
-        Ok((data, adapted(&experiment_of(Runner::Adaptive, "ro", data, none)?)?))
-    })?;
+    let pool = shapes()?[0].dram_bytes as f64 / f64::from(1 << 20);
+    const ALL: [Runner; 4] = [Runner::DramStore, Runner::MiddleStore, Runner::Lazy, Runner::Eager];
+    let [dram, middle, lazy, eager] = curves(ALL, "ro", &sizes)?;
+    let reads = Reads { pool, dram, middle, lazy, eager };
+    let [hymem] = curves([Runner::HyMem], "ro", &FEW)?;
+    let adaptive: Curve =
+        side_by_side(&FEW, |&data| Ok((data, adapted(&experiment_of(Runner::Adaptive, "ro", data)?)?)))?;
     let mut figures = vec![
         [
             (Runner::DramStore, &reads.dram),
@@ -318,15 +290,24 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     ];
     let mut written = Vec::new();
     for mix in ["ba", "wh"] {
-        let curves = curves(ALL, mix, &FEW, none)?;
-        written.push(order(mix, &curves));
-        let lines = ALL
-            .into_iter()
-            .zip(curves)
-            .fold(chart(&mix.to_uppercase()), |lines, (runner, curve)| lines.line(runner.name(), curve));
+        let mut lines = chart(&mix.to_uppercase());
+        let mut last = Vec::new();
+        for (runner, curve) in ALL.into_iter().zip(curves(ALL, mix, &FEW)?) {
+            last.push((runner, curve[FEW.len() - 1].1));
+            lines = lines.line(runner.name(), curve);
+        }
+        last.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let order: Vec<String> =
+            last.iter().map(|(runner, rate)| format!("{} {:.0}", runner.name(), rate / 1e3)).collect();
+        written.push(format!(
+            "{} at {} MiB: {} thousand/s",
+            mix.to_uppercase(),
+            FEW[FEW.len() - 1],
+            order.join(", ")
+        ));
         figures.push(lines);
     }
-    let business = business(&business::SIZES, none)?;
+    let business = business()?;
     figures.push(business.figure());
     Ok(Measured {
         measured: format!(
@@ -344,43 +325,12 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
              all and no longer, and middle-store beyond. With TPC-C it holds if DRAM-store is the fastest up to 65 GB, middle-store after 80, and \
              lazy as fast as other policies; sign: at 20 and 140 GB. The worse verdict counts. An operation computes {} ns here, several times as fast as the paper's, so what Optane \
              adds weighs more; and a page comes to DRAM in {:.1} us, less than its lines cost in place, which is in favour of eager while \
-             Optane holds all. Whole pages are moved. {TPCC_NOTE} With inputs of the paper, at fewer sizes. {}.",
+             Optane holds all. Whole pages are moved. {TPCC_NOTE}",
             OPERATION_NS + 3 * PAGE_NS,
-            seconds_up()? * 1e6,
-            tell_switched()?
+            seconds_up()? * 1e6
         ),
         figures,
     })
-}
-
-/// Sizes with inputs switched: MiB of data for reads, and warehouses, 20, 65, 110 and 140 GB of the
-/// paper's.
-const SWITCHED: [f64; 7] = [4.8, 8.0, 16.0, 24.0, 32.0, 37.0, 41.0];
-const SWITCHED_WAREHOUSES: [f64; 4] = [8.0, 26.0, 44.0, 56.0];
-const INPUTS: [Input; 6] =
-    [Input::Operation, Input::Runs, Input::Versions, Input::Log, Input::Copies, Input::Rows];
-
-/// The claim with one input of the paper at a time, at fewer sizes.
-fn tell_switched() -> Outcome<String> {
-    let none = tell_with(Inputs::NONE)?;
-    Ok(format!("None: {none}. {}", by_input(&INPUTS, tell_with)?))
-}
-
-fn tell_with(inputs: Inputs) -> Outcome<String> {
-    let (reads, business) = (reads(&SWITCHED, inputs)?, business(&SWITCHED_WAREHOUSES, inputs)?);
-    let (ahead, compared) = reads.lazy_ahead();
-    let largest = &FEW[FEW.len() - 1..];
-    let written = |mix: &str| -> Outcome<String> { Ok(order(mix, &curves(ALL, mix, largest, inputs)?)) };
-    Ok(format!(
-        "RO ({}), all in DRAM middle-store {:.2} times lower, beyond both tiers {:.2} times the best of three, lazy as fast as eager at {ahead} of \
-         {compared} sizes; {}; {}; {}",
-        reads.judge().name(),
-        reads.cached(),
-        1.0 / reads.of_middle().1,
-        written("ba")?,
-        written("wh")?,
-        business.tell()
-    ))
 }
 
 impl Reads {
