@@ -1,11 +1,12 @@
 //! Opens Terrace databases behind the traits of [`crate::store`].
 //!
 //! Commands that only read open a database read-only, which writes nothing. After a crash a
-//! read-only open recovers in memory. If memory is too small for that, the database is opened for
-//! writing, which recovers it on disk.
+//! read-only open recovers in memory. If memory is too small for that, a warning says so, and the
+//! database is opened for writing, which recovers it on disk.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::ops::{Bound, ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
@@ -41,8 +42,15 @@ impl Opener for Engine {
             }
         };
         let db = match open(settings.read_only) {
-            // Too little memory to recover in. A bad setting fails again on the second try.
-            Err(Error::NeedsRecovery { .. } | Error::Config(_)) if settings.read_only => open(false)?,
+            Err(error @ Error::NeedsRecovery { .. }) if settings.read_only => {
+                tracing::warn!(
+                    "too little --dram to recover in memory what was not closed; recovering it on disk"
+                );
+                // Without permission to write, more memory is what helps.
+                open(false).map_err(|second| if is_refused(&second) { error } else { second })?
+            }
+            // The budget may do for an open that keeps no changes. Other settings fail again.
+            Err(Error::Config(_)) if settings.read_only => open(false)?,
             opened => opened.map_err(|error| of_budget(error, tiers.memory.dram))?,
         };
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
@@ -58,6 +66,12 @@ impl Opener for Engine {
             files,
         }))
     }
+}
+
+/// Whether the system does not let this user write.
+fn is_refused(error: &Error) -> bool {
+    let kinds = [ErrorKind::PermissionDenied, ErrorKind::ReadOnlyFilesystem];
+    matches!(error, Error::Io { source, .. } if kinds.contains(&source.kind()))
 }
 
 /// Names the flag, and the budget as asked for, that the system has no memory for.

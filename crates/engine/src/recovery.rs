@@ -118,6 +118,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
         largest,
         buffer_bytes: options.buffers.log as usize,
         ring: files.ring.clone(),
+        in_memory: options.in_memory,
         epoch: superblock.epoch,
         tail: log_end,
         cut: superblock.cut,

@@ -79,6 +79,8 @@ pub(crate) struct WalOptions {
     pub(crate) buffer_bytes: usize,
     /// Persistent memory for the ring, which a durable superblock names.
     pub(crate) ring: Option<Arc<RingMemory>>,
+    /// The device is memory, and a failure no event of its own.
+    pub(crate) in_memory: bool,
     /// The superblock that names it is synced already.
     pub(crate) epoch: u32,
     pub(crate) tail: Lsn,
@@ -161,7 +163,7 @@ impl Wal {
     /// [`Error::Config`] for an impossible buffer, [`Error::Corrupt`] for contradictory cut and
     /// tail, [`Error::Memory`], [`Error::Io`].
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: WalOptions) -> Result<Self> {
-        let WalOptions { geometry, largest, buffer_bytes, ring, epoch, tail, cut } = options;
+        let WalOptions { geometry, largest, buffer_bytes, ring, in_memory, epoch, tail, cut } = options;
         let fits = (BUFFER_BYTES_MIN as u64..=BUFFER_BYTES_MAX).contains(&(buffer_bytes as u64));
         if !buffer_bytes.is_power_of_two() || !fits {
             return Err(Error::Config(format!(
@@ -184,6 +186,9 @@ impl Wal {
             Some(memory) => buffer::persistent_ring(memory, epoch, tail, &block[..kept]),
             None => buffer::ring(buffer_bytes, epoch, tail, &block[..kept])?,
         };
+        if in_memory {
+            ring.failure.be_attempt();
+        }
         let geometry = Arc::new(Present::new(geometry));
         let flusher = flush::Flusher::new(Arc::clone(&ring), drain, device, Arc::clone(&geometry));
         let space = space::Space::new(Arc::clone(&geometry), cut);

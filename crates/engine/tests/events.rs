@@ -105,13 +105,19 @@ fn settings_that_an_existing_database_does_not_take_are_told_of() {
         assert_eq!(warned(|builder| builder), [""; 0]);
     }
     let keeps = "is not used: the database keeps its own";
-    assert_eq!(
-        warned(|builder| builder.page_size(8192).log_max(1 << 20)),
-        [
-            format!("page_size {keeps} asked=8192 page_bytes=4096"),
-            format!("log_max {keeps} asked=1048576 log_bytes=262144")
-        ]
-    );
+    let asked: [fn(Builder) -> Builder; 2] = [
+        |builder| builder.page_size(8192).log_max(1 << 20),
+        |builder| builder.page_size(8192).log_max(1 << 20).read_only(true),
+    ];
+    for change in asked {
+        assert_eq!(
+            warned(change),
+            [
+                format!("page_size {keeps} asked=8192 page_bytes=4096"),
+                format!("log_max {keeps} asked=1048576 log_bytes=262144")
+            ]
+        );
+    }
 }
 
 #[test]

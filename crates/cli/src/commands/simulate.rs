@@ -94,14 +94,10 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
                     && args.shard.is_none()
                     && source.can_reopen() =>
             {
-                let others = sizes.extract_if(.., |size| !fits(size, footprint));
-                let others: Vec<String> = others.map(|size| size.words()).collect();
-                eprintln!(
-                    "terrace: warning: a cache of {} is skipped: {} has a footprint of {}",
-                    others.join(" or "),
-                    escape::text(&source.name),
-                    Size::Blocks(footprint).words()
-                );
+                for size in sizes.extract_if(.., |size| !fits(size, footprint)) {
+                    let why = size.blocks(footprint, source.block_bytes).expect_err("it does not fit");
+                    eprintln!("terrace: warning: skipped for {}: {why}", escape::text(&source.name));
+                }
             }
             found => break found,
         }

@@ -160,12 +160,13 @@ fn open_in(
     if core.pool.mode() == Mode::Inline {
         core.garbage.free_sound(&core.pool, &|| core.oldest())?;
     }
-    warn_of_kept(page_size, u64::from(superblock.page_bytes), log_max, core.maintenance.wal.capacity_limit());
+    warn_of_kept(&core, page_size, log_max);
     start(core)
 }
 
 /// Warns of settings that only a new database takes.
-fn warn_of_kept(page_size: Option<u64>, page_bytes: u64, log_max: Option<u64>, log_bytes: u64) {
+fn warn_of_kept(core: &Core, page_size: Option<u64>, log_max: Option<u64>) {
+    let (page_bytes, log_bytes) = (core.pool.page_bytes() as u64, core.maintenance.wal.capacity_limit());
     if let Some(asked) = page_size.filter(|asked| *asked != page_bytes) {
         tracing::warn!(asked, page_bytes, "page_size is not used: the database keeps its own");
     }
@@ -280,6 +281,7 @@ fn open_read_only(
     }
     let split = Split { total: dram, overlay: bytes_max, ..split };
     let core = assemble(maintenance, settings(&builder, name)?, split, counters, lock)?;
+    warn_of_kept(&core, builder.page_size, builder.log_max);
     start(core)
 }
 

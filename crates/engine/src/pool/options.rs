@@ -61,7 +61,7 @@ pub(crate) struct PoolOptions {
     pub(crate) tiers: TierOptions,
     /// Recovery may use threads in [`Mode::Background`]. Its pool begins in [`Mode::Inline`].
     pub(crate) mode: Mode,
-    /// Whether writes stay in memory, where the cleaner gains nothing.
+    /// Whether writes stay in memory, where the cleaner gains nothing and a failure loses nothing.
     pub(crate) in_memory: bool,
 }
 

@@ -4,6 +4,7 @@
 //! nothing.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
@@ -11,12 +12,19 @@ use crate::error::{Error, Result};
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     reason: OnceLock<String>,
+    /// The log is an attempt in memory: its owner gets the error, and nothing written is at stake.
+    is_attempt: AtomicBool,
 }
 
 impl Failure {
+    /// From now on, a failure is no event of its own.
+    pub(super) fn be_attempt(&self) {
+        self.is_attempt.store(true, Relaxed);
+    }
+
     /// Fails the log, unless it had failed.
     pub(super) fn set(&self, reason: impl Into<String>) {
-        if self.reason.set(reason.into()).is_ok() {
+        if self.reason.set(reason.into()).is_ok() && !self.is_attempt.load(Relaxed) {
             tracing::error!(reason = self.get(), "poisoned");
         }
     }

@@ -34,7 +34,16 @@ fn create(device: &Device, capacity: u64) -> Geometry {
 fn open(device: &Device, geometry: Geometry, buffer_bytes: usize, epoch: u32, tail: Lsn, cut: Lsn) -> Wal {
     Wal::open(
         Arc::clone(device),
-        WalOptions { geometry, largest: geometry, buffer_bytes, ring: None, epoch, tail, cut },
+        WalOptions {
+            geometry,
+            largest: geometry,
+            buffer_bytes,
+            ring: None,
+            in_memory: false,
+            epoch,
+            tail,
+            cut,
+        },
     )
     .unwrap()
 }
@@ -244,6 +253,7 @@ fn settings_that_do_not_fit_are_refused() {
             largest: geometry,
             buffer_bytes,
             ring: None,
+            in_memory: false,
             epoch: 1,
             tail: Lsn(tail),
             cut: Lsn(cut),

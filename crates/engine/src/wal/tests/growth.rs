@@ -15,7 +15,16 @@ fn growing(device: &Device) -> Wal {
     let header = LogHeader { database: [1; 16], timeline: 1, largest };
     Wal::create(&**device, &header, geometry).unwrap();
     let (tail, cut) = (FIRST_LSN, FIRST_LSN);
-    let options = WalOptions { geometry, largest, buffer_bytes: 8192, ring: None, epoch: 1, tail, cut };
+    let options = WalOptions {
+        geometry,
+        largest,
+        buffer_bytes: 8192,
+        ring: None,
+        in_memory: false,
+        epoch: 1,
+        tail,
+        cut,
+    };
     Wal::open(Arc::clone(device), options).unwrap()
 }
 

@@ -18,6 +18,7 @@ fn open_in(device: &Device, geometry: Geometry, ring: &Arc<RingMemory>, epoch: u
         largest: geometry,
         buffer_bytes: 8192,
         ring: Some(Arc::clone(ring)),
+        in_memory: false,
         epoch,
         tail,
         cut: FIRST_LSN,
