@@ -214,7 +214,7 @@ fn sizes_beyond_the_footprint_are_left_out_of_a_list() {
     let (found, said) = found(&trace, &["--size", "10%,64MiB,0.01%,2000,500"]);
     assert_eq!(sizes(&found), ["10%", "500"]);
     let skipped: Vec<_> = said.lines().filter(|line| line.contains("warning: skipped for")).collect();
-    let why = ["64MiB is larger than", "0.01% has no blocks", "2000 blocks is larger than"];
+    let why = ["64MiB, 16384 blocks is larger than", "0.01% has no blocks", "2000 blocks is larger than"];
     assert_eq!(skipped.len(), why.len(), "{said}");
     assert!(why.iter().zip(&skipped).all(|(why, line)| line.contains(why)), "{said}");
     let alone = simulate(&trace, &["--size", "2000"]);
