@@ -36,7 +36,7 @@ impl Input {
     const ALL: [Input; 6] =
         [Input::Operation, Input::Runs, Input::Versions, Input::Log, Input::Copies, Input::Rows];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Input::Operation => "operations of 2.26 us",
             Input::Runs => "writes by runs of lines",
