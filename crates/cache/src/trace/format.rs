@@ -73,6 +73,11 @@ impl Format {
         }
     }
 
+    /// Whether blocks are a database's pages, whose size the trace does not tell.
+    pub fn is_of_pages(&self) -> bool {
+        matches!(self.kind, Kind::Pgt)
+    }
+
     /// This format, compressed as the file's ending tells if the format tells no compression.
     pub fn for_file(self, path: &Path) -> Format {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

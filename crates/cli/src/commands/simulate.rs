@@ -20,6 +20,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::report;
+use terrace_common::units::show_size;
 
 use crate::args::{Policies, SimulateArgs};
 use crate::simulation::{self, Found};
@@ -56,6 +57,7 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     };
     let source = Source::new(path, args)?;
     warn_of_sample(args, &names(&args.policy, true));
+    warn_of_pages(args, &source);
     let began = Instant::now();
     let (mut policies, mut sizes) = (names(&args.policy, true), sizes(args));
     let fits = |size: &Size, footprint| size.blocks(footprint, source.block_bytes).is_ok();
@@ -126,6 +128,19 @@ fn warn_of_small(args: &SimulateArgs, found: &Found) {
             "terrace: warning: caches of fewer than {ROUGH_BLOCKS} blocks of the sample are estimated roughly: {}; \
              give a larger --sample or --size",
             sizes.join(", ")
+        );
+    }
+}
+
+/// Warns that bytes are counted in PostgreSQL's pages, which those of the trace may not be.
+fn warn_of_pages(args: &SimulateArgs, source: &Source<'_>) {
+    let is_assumed = args.block_size.is_none() && source.format.is_of_pages();
+    if is_assumed && sizes(args).iter().any(|size| matches!(size, Size::Bytes(_))) {
+        eprintln!(
+            "terrace: warning: the pages of {} are taken for {}, as PostgreSQL has; if they differ, as SQLite's do, give \
+             their --block-size",
+            escape::text(&source.name),
+            show_size(source.block_bytes.into())
         );
     }
 }

@@ -55,8 +55,11 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             most if most > table.page_bytes => format!(", values in pages up to {}", show_size(most)),
             _ => String::new(),
         };
-        // After a crash the number is the one last saved.
-        let about = if table.entries_exact { "" } else { " when last saved (terrace verify counts all)" };
+        // The saved number plus the changes since, which lacks those that recovery redid.
+        let about = match table.entries_exact {
+            true => "",
+            false => " by a count that a crash left incomplete (terrace verify counts all)",
+        };
         let how = match table.compression {
             Compression::None => String::new(),
             compression => format!(", {compression}"),

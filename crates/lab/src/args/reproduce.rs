@@ -14,7 +14,7 @@ pub struct ReproduceArgs {
     /// (N7). The exit code is 0 whatever the verdict: a claim that fails is a finding
     #[arg(value_name = "list|ID...|all", required = true, num_args = 1..)]
     pub claims: Vec<String>,
-    /// Directory for a report (reproduce.html) and the figures
+    /// Directory for a report (reproduce.html), which replaces the one there, and the figures
     #[arg(long, visible_alias = "report", value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Directory of the shared traces [default: $TERRACE_TRACES, or shared/traces in this directory
