@@ -9,9 +9,10 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::report::Lines;
 use terrace_io::Profile;
 
+use super::inputs::{Input, Inputs};
 use super::setup::{FRAMES_LEAST, PAGE_BYTES, RECORDS_PER_PAGE, experiment};
 use crate::claims::claim::{Measured, Setting, Verdict};
-use crate::hierarchy::{Experiment, Logging, run_all};
+use crate::hierarchy::{Experiment, Found, run_all};
 use crate::workload::ycsb::Distribution;
 
 /// The paper's 12.5 GB are 8 MiB.
@@ -25,8 +26,6 @@ const DATA: u64 = 100;
 const WORKERS: usize = 8;
 const WARMUP_PER_PAGE: u64 = 4;
 const OPERATIONS: u64 = 20_000;
-/// A log so long that nothing is written to cut it.
-const LONG_LOG_BYTES: u64 = 256 << 20;
 const MIXES: [&str; 3] = ["ro", "ba", "wh"];
 /// The paper's best by price: GB of DRAM and Optane. WH's is any without DRAM.
 const PAPER: [&str; 3] = ["4 + 80", "8 + 80", "NVM-SSD"];
@@ -75,7 +74,7 @@ fn dram_bytes(gb: u64) -> u64 {
     bytes(gb).max(FRAMES_LEAST * PAGE_BYTES)
 }
 
-fn experiment_of(mix: &str, (dram, middle): (u64, u64), log: Logging) -> Outcome<Experiment> {
+fn experiment_of(mix: &str, (dram, middle): (u64, u64), inputs: Inputs) -> Outcome<Experiment> {
     let run = experiment(8, 32, 64, mix, WORKERS)?;
     let policy = match (dram, middle) {
         (0, _) => Policy::new(0.0, 0.0, 1.0, 1.0).map(Choice::Fixed).map_err(Failure::Work)?,
@@ -89,15 +88,14 @@ fn experiment_of(mix: &str, (dram, middle): (u64, u64), log: Logging) -> Outcome
     let run = Experiment { hierarchy, ..run }.under(policy);
     let filling = if dram > 0 && middle > 0 { run.filling } else { 0 };
     let pages = bytes(DATA) / PAGE_BYTES;
-    Ok(Experiment {
-        log,
+    Ok(inputs.of(Experiment {
         records: pages * RECORDS_PER_PAGE,
         distribution: Distribution::Zipfian(0.5),
         filling,
         warmup: WARMUP_PER_PAGE * pages + filling,
         operations: OPERATIONS,
         ..run
-    })
+    }))
 }
 
 fn dollars((dram, middle): (u64, u64)) -> Outcome<f64> {
@@ -108,25 +106,31 @@ fn dollars((dram, middle): (u64, u64)) -> Outcome<f64> {
     Ok(dram * price("dram")? + middle as f64 * price("optane")? + STORE as f64 * price("nvme-optane")?)
 }
 
+/// The cells of `sizes` for each mix.
+fn grids(sizes: &[(u64, u64)], inputs: Inputs) -> Outcome<Vec<Vec<Cell>>> {
+    let of = |mix: &'static str| sizes.iter().map(move |size| experiment_of(mix, *size, inputs));
+    let runs = MIXES.into_iter().flat_map(of).collect::<Outcome<Vec<Experiment>>>()?;
+    let found = run_all(&runs)?;
+    let cell = |(&(dram, middle), found): (&(u64, u64), &Found)| {
+        Ok(Cell { dram, middle, dollars: dollars((dram, middle))?, ops_per_second: found.ops_per_second })
+    };
+    found.chunks(sizes.len()).map(|row| sizes.iter().zip(row).map(cell).collect()).collect()
+}
+
 /// Runs the experiment.
 pub fn measure(_: &Setting) -> Outcome<Measured> {
-    let long = Logging { capacity_bytes: LONG_LOG_BYTES, ..Logging::default() };
-    let mut all = Vec::new();
-    for mix in MIXES {
-        all.extend(sizes().map(|size| experiment_of(mix, size, Logging::default())));
-        all.extend(without_dram().map(|size| experiment_of(mix, size, long.clone())));
-    }
-    let found = run_all(&all.into_iter().collect::<Outcome<Vec<Experiment>>>()?)?;
-    let mut rates = found.iter().map(|found| found.ops_per_second);
-    let mut cells = |sizes: &mut dyn Iterator<Item = (u64, u64)>| -> Outcome<Vec<Cell>> {
-        let cell = |((dram, middle), ops_per_second)| {
-            Ok(Cell { dram, middle, dollars: dollars((dram, middle))?, ops_per_second })
-        };
-        sizes.zip(rates.by_ref()).map(cell).collect()
-    };
-    let grids = MIXES.iter().map(|_| Ok((cells(&mut sizes())?, cells(&mut without_dram())?)));
-    let (grids, long): (Vec<_>, Vec<_>) = grids.collect::<Outcome<Vec<_>>>()?.into_iter().unzip();
-    Ok(judge(&grids, &long))
+    let sizes: Vec<(u64, u64)> = sizes().collect();
+    let without_dram: Vec<(u64, u64)> = without_dram().collect();
+    let long = grids(&without_dram, Inputs::on(&[Input::Log]))?;
+    let mut measured = judge(&grids(&sizes, Inputs::NONE)?, &long);
+    let operations = grids(&sizes, Inputs::on(&[Input::Operation]))?;
+    measured.note += &format!(
+        " With {} ({}): {}.",
+        Input::Operation.name(),
+        verdict(&operations).name(),
+        tell(&operations, None)
+    );
+    Ok(measured)
 }
 
 fn best(grid: &[Cell], rate: impl Fn(&Cell) -> f64) -> Cell {
@@ -137,29 +141,53 @@ fn at(grid: &[Cell], dram: u64, middle: u64) -> Cell {
     *grid.iter().find(|cell| (cell.dram, cell.middle) == (dram, middle)).expect("a cell of the grid")
 }
 
-/// `grids` of each mix, and the cells without DRAM with the long log.
-fn judge(grids: &[Vec<Cell>], long: &[Vec<Cell>]) -> Measured {
-    let best_buy: Vec<Cell> = grids.iter().map(|grid| best(grid, |cell| cell.per_dollar())).collect();
-    let fastest: Vec<Cell> = grids.iter().map(|grid| best(grid, |cell| cell.ops_per_second)).collect();
+/// The best cells of each mix by price, and the fastest.
+fn bests(grids: &[Vec<Cell>]) -> [Vec<Cell>; 2] {
+    let best_by = |rate: fn(&Cell) -> f64| grids.iter().map(|grid| best(grid, rate)).collect();
+    [best_by(|cell| cell.per_dollar()), best_by(|cell| cell.ops_per_second)]
+}
+
+fn verdict(grids: &[Vec<Cell>]) -> Verdict {
+    let [bought, fastest] = bests(grids);
     let is_cell = |cell: Cell, dram, middle| (cell.dram, cell.middle) == (dram, middle);
-    let holds = is_cell(best_buy[0], 4, 80) && is_cell(best_buy[1], 8, 80) && best_buy[2].dram == 0;
-    let sign = best_buy[0].has_all() && best_buy[2].dram == 0 && fastest.iter().all(|cell| cell.dram > 0);
+    let holds = is_cell(bought[0], 4, 80) && is_cell(bought[1], 8, 80) && bought[2].dram == 0;
+    let sign = bought[0].has_all() && bought[2].dram == 0 && fastest.iter().all(|cell| cell.dram > 0);
+    match (holds, sign) {
+        (true, _) => Verdict::Holds,
+        (false, true) => Verdict::Sign,
+        _ => Verdict::Fails,
+    }
+}
+
+/// `grids` of each mix; `long`, if given, has the cells without DRAM with a log that is not cut.
+fn tell(grids: &[Vec<Cell>], long: Option<&[Vec<Cell>]>) -> String {
+    let [bought, fastest] = bests(grids);
     let tell = |(at, mix): (usize, &&str)| {
         let without_dram: Vec<Cell> = grids[at].iter().copied().filter(|cell| cell.dram == 0).collect();
         let of_best =
-            |cells: &[Cell]| best(cells, |cell| cell.per_dollar()).per_dollar() / best_buy[at].per_dollar();
+            |cells: &[Cell]| best(cells, |cell| cell.per_dollar()).per_dollar() / bought[at].per_dollar();
+        let long = long.map(|long| format!(", {:.2} with a log that is not cut", of_best(&long[at])));
         format!(
-            "{}: best {} (paper {}), NVM-SSD {:.2} of it, {:.2} with a log that is not cut; fastest {}",
+            "{}: best {} (paper {}), NVM-SSD {:.2} of it{}; fastest {}",
             mix.to_uppercase(),
-            best_buy[at].name(),
+            bought[at].name(),
             PAPER[at],
             of_best(&without_dram),
-            of_best(&long[at]),
+            long.unwrap_or_default(),
             fastest[at].name()
         )
     };
     let told: Vec<String> = MIXES.iter().enumerate().map(tell).collect();
     let (small, large) = (at(&grids[0], 4, 80), at(&grids[0], 32, 80));
+    format!(
+        "GB of DRAM + Optane: {}. RO, 32 + 80 over 4 + 80: {:+.0} % as fast (paper +4), {:+.0} % as dear (paper +29)",
+        told.join("; "),
+        (large.ops_per_second / small.ops_per_second - 1.0) * 100.0,
+        (large.dollars / small.dollars - 1.0) * 100.0
+    )
+}
+
+fn judge(grids: &[Vec<Cell>], long: &[Vec<Cell>]) -> Measured {
     let figures = MIXES.iter().zip(grids).map(|(mix, grid)| {
         let title = format!("Performance by price, {}", mix.to_uppercase());
         DRAM.iter().fold(Lines::new(title, "GB of Optane", "operations/s for a dollar"), |lines, &dram| {
@@ -169,17 +197,8 @@ fn judge(grids: &[Vec<Cell>], long: &[Vec<Cell>]) -> Measured {
         })
     });
     Measured {
-        measured: format!(
-            "GB of DRAM + Optane: {}. RO, 32 + 80 over 4 + 80: {:+.0} % as fast (paper +4), {:+.0} % as dear (paper +29)",
-            told.join("; "),
-            (large.ops_per_second / small.ops_per_second - 1.0) * 100.0,
-            (large.dollars / small.dollars - 1.0) * 100.0
-        ),
-        verdict: match (holds, sign) {
-            (true, _) => Verdict::Holds,
-            (false, true) => Verdict::Sign,
-            _ => Verdict::Fails,
-        },
+        measured: tell(grids, Some(long)),
+        verdict: verdict(grids),
         note: format!(
             "{WORKERS} workers, {DATA} GB of data, skew .5, policy lazy; no DRAM is {FRAMES_LEAST} frames. Holds: the best by price are the \
              paper's; sign: its rules hold, three tiers for reads, no DRAM for WH, the fastest with DRAM. The cut of the log writes dirty \
