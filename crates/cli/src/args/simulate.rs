@@ -53,8 +53,8 @@ pub struct SimulateArgs {
     /// time,device,op=5,offset=3,size
     #[arg(long, value_name = "ROLE,...", value_parser = str::parse::<Columns>)]
     pub columns: Option<Columns>,
-    /// Bytes per block [default: 8KiB for pgt, PostgreSQL's, else 4KiB]. A trace of SQLite has blocks
-    /// of its page_size
+    /// Bytes per block [default: 8KiB for pgt, PostgreSQL's, else 4KiB]. A trace of SQLite has
+    /// blocks of its page_size
     #[arg(long, value_name = "SIZE", value_parser = block_size)]
     pub block_size: Option<u32>,
     /// Simulate only this share of the blocks, 0 < SHARE < 1, and estimate the rest
