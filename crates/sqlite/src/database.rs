@@ -180,7 +180,8 @@ impl Database {
                 io::ErrorKind::AlreadyExists => {
                     format!("trace {} exists already; name a new file", trace.display())
                 }
-                _ => format!("trace {}: {error}", trace.display()),
+                // SQLite's log cuts long lines.
+                _ => format!("{error}: trace {}", trace.display()),
             })
         });
         let recorder = recorder.transpose()?;

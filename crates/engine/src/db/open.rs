@@ -95,7 +95,7 @@ fn open(builder: Builder, path: &Path) -> Result<Db> {
         refuse_unfinished(&*directory)?;
     }
     if !may_create && !there()? {
-        let what = format!("it holds no {PAGES}");
+        let what = missing(&*directory)?.unwrap_or_else(|| format!("it holds no {PAGES}"));
         return Err(Error::NotADatabase { path: name, what });
     }
     let owner = if builder.read_only { None } else { Some(Arc::new(own(&*directory)?)) };
@@ -453,13 +453,17 @@ fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
     Room { chains: split.lock_slots, bytes_max: split.versions as usize, bytes_reserved, entry_bytes_max }
 }
 
+/// What a directory without a page file has lost, unless it is only the remainder of a creation.
+fn missing(directory: &dyn Directory) -> Result<Option<String>> {
+    let has_lost = exists(directory, LOG)? && !exists(directory, NEW_PAGES)?;
+    Ok(has_lost.then(|| {
+        format!("it holds {LOG} but no {PAGES}; restore a backup, or empty the directory for a new database")
+    }))
+}
+
 /// Creates an empty database, or leaves nothing that looks like one.
 fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
-    let remains = exists(directory, NEW_PAGES)?;
-    if exists(directory, LOG)? && !remains {
-        let what = format!(
-            "it holds {LOG} but no {PAGES}; restore a backup, or empty the directory for a new database"
-        );
+    if let Some(what) = missing(directory)? {
         return Err(Error::NotADatabase { path: directory.name(), what });
     }
     // The page file's temporary name goes last: it marks the log as a remainder.

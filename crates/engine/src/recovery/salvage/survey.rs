@@ -352,7 +352,7 @@ fn guess_page_bytes(remains: &Remains, check: CheckPage) -> Result<usize> {
         Some(class) if (parts[class.index()], covered[class.index()]) > (0, 0) => Ok(class.page_bytes()),
         _ => Err(Error::NotADatabase {
             path: remains.pages.name().to_owned(),
-            what: "it has neither a superblock nor a page that is whole".into(),
+            what: "it has neither a superblock nor a page that is whole; restore a backup".into(),
         }),
     }
 }
