@@ -460,6 +460,8 @@ fn a_killed_database_is_looked_at_with_the_memory_it_had_and_with_more() {
     assert!(one["log_bytes"].as_u64() > Some(1 << 20), "{one}");
     assert_eq!(one["log_bytes"], two["log_bytes"]);
     assert!(one["tables"][0]["entries"].as_u64() > Some(10_000), "{one}");
+    let stat = succeed(&["stat", &db, "--dram", "128MiB"]);
+    assert!(text(&stat).contains("by a count that a crash left incomplete"), "{}", text(&stat));
     let opened = terrace::Db::builder().read_only(true).dram(8 << 20).open(&db);
     assert!(matches!(opened, Err(terrace::Error::NeedsRecovery { .. })), "{:?}", opened.err());
     let verify = terrace(&["verify", &db, "--json", "--dram", "8MiB"]);
@@ -519,6 +521,20 @@ fn half_a_database_is_damage_and_verify_says_so_in_its_object() {
     fs::write(&log, kept).expect("whole again");
     let whole = terrace(&["verify", &db]);
     assert!(whole.status.code() == Some(0) && whole.stderr.is_empty(), "{}", text(&whole.stderr));
+}
+
+/// Readers get the same advice as writers.
+#[test]
+fn a_log_alone_is_said_to_lack_its_pages() {
+    let (_directory, db) = folder();
+    succeed(&["put", &db, "--table", "t", "key", "value"]);
+    fs::remove_file(Path::new(&db).join("pages.terrace")).expect("removed");
+    for line in [&["get", &db, "--table", "t", "key"][..], &["put", &db, "--table", "t", "key", "value"]] {
+        let told = terrace(line);
+        let said = text(&told.stderr);
+        assert!(said.contains("log.terrace but no pages.terrace; restore a backup"), "{line:?}: {said}");
+        assert_eq!(told.status.code(), Some(1), "{line:?}: {said}");
+    }
 }
 
 #[test]

@@ -221,6 +221,17 @@ fn sizes_beyond_the_footprint_are_left_out_of_a_list() {
     assert_eq!(alone.status.code(), Some(2));
 }
 
+/// A database whose pages have another size gets half of a cache given in bytes, or twice.
+#[test]
+fn pages_of_an_unknown_size_are_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.pgt", "r 1 0 7 -1\nr 2 0 8 -1\nr 3 0 9 -1\n");
+    let warns = |flags: &[&str]| found(&trace, flags).1.contains("give their --block-size");
+    assert!(warns(&["--size", "16KiB"]));
+    assert!(!warns(&["--size", "2"]));
+    assert!(!warns(&["--size", "8KiB", "--block-size", "4KiB"]));
+}
+
 #[test]
 fn default_sizes_fit_a_sample() {
     let folder = tempfile::tempdir().unwrap();

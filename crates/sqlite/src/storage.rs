@@ -86,9 +86,7 @@ impl Storage {
         let blocks = FileDirectory::open_with(&options.directory, how).map_err(failed)?;
         let lock = blocks.lock(LOCK).map_err(|error| match error {
             LockError::Busy { owner_process: Some(process) } if process == std::process::id() => {
-                format!(
-                    "{name} is open in this process with other settings; give the same to each connection"
-                )
+                format!("{name} is open in this process for another file or with other settings")
             }
             LockError::Busy { owner_process: Some(process) } => {
                 format!("{name} is in use by process {process}")

@@ -232,7 +232,7 @@ pub(super) fn open(
             recovered: recovered.written,
             found: Vec::new(),
         }))),
-        Err(error) => Ok(Usable::No("formatting the cache at its size", error)),
+        Err(error) => Ok(Usable::No("formatting the cache at its full size", error)),
     }
 }
 

@@ -57,9 +57,9 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     };
     let source = Source::new(path, args)?;
     warn_of_sample(args, &names(&args.policy, true));
-    warn_of_pages(args, &source);
     let began = Instant::now();
     let (mut policies, mut sizes) = (names(&args.policy, true), sizes(args));
+    warn_of_pages(args, &source, &sizes);
     let fits = |size: &Size, footprint| size.blocks(footprint, source.block_bytes).is_ok();
     let found = loop {
         match simulate_policies(args, &source, &policies, &sizes) {
@@ -133,9 +133,9 @@ fn warn_of_small(args: &SimulateArgs, found: &Found) {
 }
 
 /// Warns that bytes are counted in PostgreSQL's pages, which those of the trace may not be.
-fn warn_of_pages(args: &SimulateArgs, source: &Source<'_>) {
+fn warn_of_pages(args: &SimulateArgs, source: &Source<'_>, sizes: &[Size]) {
     let is_assumed = args.block_size.is_none() && source.format.is_of_pages();
-    if is_assumed && sizes(args).iter().any(|size| matches!(size, Size::Bytes(_))) {
+    if is_assumed && sizes.iter().any(|size| matches!(size, Size::Bytes(_))) {
         eprintln!(
             "terrace: warning: the pages of {} are taken for {}, as PostgreSQL has; if they differ, as SQLite's do, give \
              their --block-size",

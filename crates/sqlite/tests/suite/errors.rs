@@ -60,8 +60,7 @@ fn the_pragma_tells_the_state_of_the_cache_and_its_reason() {
     state(&db, "cached", r#""state":"cached","cache":{"#);
 
     let second = folder.cached_with("&block_cache_policy=lru");
-    let reason =
-        r#" is open in this process with other settings; give the same to each connection","cache":null"#;
+    let reason = r#" is open in this process for another file or with other settings","cache":null"#;
     state(&second, "uncached", reason);
     let path = folder.path().display();
     let slow = Connection::open(format!("file:{path}/x.db?vfs=terrace&time=counted")).expect("it opens");
