@@ -524,6 +524,12 @@ impl Wal {
         self.flusher.wait_for_leader();
     }
 
+    /// Whether the log has not failed.
+    #[inline]
+    pub(crate) fn is_well(&self) -> bool {
+        self.ring.failure.get().is_none()
+    }
+
     /// Fails if the log is poisoned.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {

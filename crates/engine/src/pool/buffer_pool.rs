@@ -115,6 +115,13 @@ impl Pool {
     /// Fails if the log is poisoned, and in a forked child without the middle tier's memory.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
+        // A result that is handed on goes through memory, with room for an error.
+        if self.frames.are_complete() && self.wal.is_well() { Ok(()) } else { self.refuse() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self) -> Result<()> {
         self.frames.check_process()?;
         self.wal.check()
     }

@@ -24,9 +24,11 @@ impl Mvcc {
     /// whose pages must stay.
     #[inline]
     pub(crate) fn get_now(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.order.is_some() {
+            return self.get_in_order(table, key);
+        }
         // Before the check: a half-done commit fails the log before its timestamp is decided.
         let visible = self.clock.visible();
-        let taken_back = self.taken_back();
         self.check()?;
         table.check()?;
         let found = match table.tree.get(&self.pool, key) {
@@ -35,9 +37,17 @@ impl Mvcc {
         };
         match self.decided(table, found, visible) {
             // The table may have been dropped, and its pages reused, during the read.
-            Some(answer) if self.is_settled(table, key, taken_back) => table.check().map(|()| answer),
-            _ => self.get_by_snapshot(table, key),
+            Some(answer) => table.check().map(|()| answer),
+            None => self.get_by_snapshot(table, key),
         }
+    }
+
+    /// [`Mvcc::get_now`] with timestamp ordering.
+    #[inline(never)]
+    fn get_in_order(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        let found = self.copy_now(table, key, Whole, &mut value)?;
+        Ok(found.then_some(value))
     }
 
     /// The number of commits taken back, for [`Mvcc::is_settled`].
