@@ -40,7 +40,7 @@ pub use directory::memory::MemoryDirectory;
 pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use memory::aligned::AlignedBuffer;
-pub use memory::copy::copy_words;
+pub use memory::copy::{append_words, copy_words};
 pub use memory::fork::fork_count;
 pub use memory::limit::{AddressLimit, address_limit};
 pub use memory::numa::measure::{Speed, measure_node};

@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use terrace_io::copy_words;
+use terrace_io::{append_words, copy_words};
 
 /// New bytes of whole words of a page.
 #[derive(Clone, Copy, Debug)]
@@ -197,6 +197,27 @@ impl View for Racy<'_> {
         }
     }
 
+    fn append_to(&self, at: usize, length: usize, to: &mut Vec<u8>) {
+        let length = length.min(self.len());
+        // Once: else the head alone makes an empty buffer grow, and then grow again.
+        to.reserve(length);
+        // The steps of `copy_to`.
+        let head = ((8 - at % 8) % 8).min(length);
+        if head > 0 {
+            to.extend_from_slice(&self.u64(at).to_le_bytes()[..head]);
+        }
+        let (first, mut left) = ((at + head) / 8, length - head);
+        let source = self.words.get(first..).unwrap_or_default();
+        let whole = (left / 8).min(source.len());
+        append_words(&source[..whole], to);
+        left -= whole * 8;
+        for index in first + whole..first + whole + left.div_ceil(8) {
+            let bytes = self.word(index).to_le_bytes();
+            to.extend_from_slice(&bytes[..left.min(8)]);
+            left -= left.min(8);
+        }
+    }
+
     #[inline]
     fn count_below(&self, at: usize, count: usize, bound: u64) -> usize {
         let words = self.words.get(at / 8..at / 8 + count).unwrap_or_default();
@@ -269,6 +290,9 @@ mod tests {
                 racy.copy_to(at, &mut ours);
                 plain.copy_to(at, &mut theirs);
                 assert_eq!(ours, theirs, "offset {at}, length {length}");
+                let mut appended = vec![3];
+                racy.append_to(at, length, &mut appended);
+                assert_eq!(appended[1..], theirs[..length.min(256)], "offset {at}, length {length}");
                 let other = &bytes[at.min(200)..(at + 20).min(220).max(at.min(200))];
                 assert_eq!(racy.compare(at, length, other), plain.compare(at, length, other));
             }

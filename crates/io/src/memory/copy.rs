@@ -4,6 +4,7 @@
 //! the page as a whole after the copy, so a faster copy is enough.
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LINE_WORDS: usize = 8;
@@ -26,19 +27,52 @@ const LINE_WORDS: usize = 8;
 #[inline]
 pub fn copy_words(from: &[AtomicU64], to: &mut [u8]) {
     let to = &mut to[..from.len() * 8];
+    // SAFETY: the same bytes, which `copy` only ever initializes.
+    copy(from, unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) });
+}
+
+/// [`copy_words`] to the end of `to`, which it extends. Writes each byte once: room that is zeroed
+/// first costs a get of 1,000 bytes a tenth more instructions.
+///
+/// ```
+/// use std::sync::atomic::AtomicU64;
+/// use terrace_io::append_words;
+///
+/// let mut bytes = vec![9];
+/// append_words(&[1, 2].map(AtomicU64::new), &mut bytes);
+/// assert_eq!(bytes, [&[9][..], &1u64.to_ne_bytes(), &2u64.to_ne_bytes()].concat());
+/// ```
+#[inline]
+pub fn append_words(from: &[AtomicU64], to: &mut Vec<u8>) {
+    let bytes = from.len() * 8;
+    to.reserve(bytes);
+    copy(from, &mut to.spare_capacity_mut()[..bytes]);
+    // SAFETY: `copy` has initialized these bytes.
+    unsafe { to.set_len(to.len() + bytes) };
+}
+
+/// Initializes all of `to`, which has the length of `from`.
+#[inline]
+fn copy(from: &[AtomicU64], to: &mut [MaybeUninit<u8>]) {
     let lines = from.len() / LINE_WORDS;
     let (whole, rest) = from.split_at(lines * LINE_WORDS);
     let (whole_to, rest_to) = to.split_at_mut(lines * LINE_WORDS * 8);
     copy_lines(whole, whole_to);
-    for (word, to) in rest.iter().zip(rest_to.as_chunks_mut::<8>().0) {
-        *to = word.load(Relaxed).to_ne_bytes();
+    copy_each(rest, rest_to);
+}
+
+/// Copies word by word. `to` has the length of `from`.
+#[inline]
+fn copy_each(from: &[AtomicU64], to: &mut [MaybeUninit<u8>]) {
+    for (word, to) in from.iter().zip(to.as_chunks_mut::<8>().0) {
+        *to = word.load(Relaxed).to_ne_bytes().map(MaybeUninit::new);
     }
 }
 
 /// Copies whole lines. `to` has the length of `from`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-fn copy_lines(from: &[AtomicU64], to: &mut [u8]) {
+fn copy_lines(from: &[AtomicU64], to: &mut [MaybeUninit<u8>]) {
     debug_assert!(from.len().is_multiple_of(LINE_WORDS) && to.len() == from.len() * 8);
     if from.is_empty() {
         return;
@@ -78,10 +112,8 @@ fn copy_lines(from: &[AtomicU64], to: &mut [u8]) {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
-fn copy_lines(from: &[AtomicU64], to: &mut [u8]) {
-    for (word, to) in from.iter().zip(to.as_chunks_mut::<8>().0) {
-        *to = word.load(Relaxed).to_ne_bytes();
-    }
+fn copy_lines(from: &[AtomicU64], to: &mut [MaybeUninit<u8>]) {
+    copy_each(from, to);
 }
 
 #[cfg(test)]
@@ -103,6 +135,9 @@ mod tests {
                         bytes[shift..shift + count * 8].iter().copied().eq(wanted),
                         "{first} {count} {shift}"
                     );
+                    let mut appended = bytes[..shift].to_vec();
+                    append_words(&words[first..first + count], &mut appended);
+                    assert_eq!(appended, bytes[..shift + count * 8]);
                     assert!(
                         bytes[..shift].iter().chain(&bytes[shift + count * 8..]).all(|&byte| byte == 0xaa)
                     );
