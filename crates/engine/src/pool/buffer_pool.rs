@@ -17,7 +17,9 @@ use terrace_cache::Cached;
 use terrace_io::BlockDevice;
 
 use super::backoff::Backoff;
+use super::frames::Frames;
 use super::frames::partition::is_mini;
+use super::frames::persistent::PersistentFrames;
 use super::guard::{ReadGuard, WriteGuard};
 use super::images::Images;
 use super::latch::Word;
@@ -116,14 +118,11 @@ impl Pool {
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         // A result that is handed on goes through memory, with room for an error.
-        if self.frames.are_complete() && self.wal.is_well() { Ok(()) } else { self.refuse() }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refuse(&self) -> Result<()> {
-        self.frames.check_process()?;
-        self.wal.check()
+        let persistent = self.frames.persistent.as_ref();
+        if persistent.is_none_or(PersistentFrames::is_of_this_process) && self.wal.is_well() {
+            return Ok(());
+        }
+        refusal(&self.frames, &self.wal)
     }
 
     #[cfg(test)]
@@ -385,4 +384,12 @@ impl Pool {
     pub(crate) fn timestamp_now(&self) -> Timestamp {
         Timestamp(self.highest_timestamp.load(SeqCst))
     }
+}
+
+/// What [`Pool::check`] fails with.
+#[cold]
+#[inline(never)]
+fn refusal(frames: &Frames, wal: &Wal) -> Result<()> {
+    frames.check_process()?;
+    wal.check()
 }

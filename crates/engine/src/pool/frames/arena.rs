@@ -371,13 +371,7 @@ impl Frames {
         self.header(frame).page.store(PageId::NONE.0, Relaxed);
     }
 
-    /// Whether this is no forked child, which lacks the memory of a persistent middle tier.
-    #[inline]
-    pub(crate) fn are_complete(&self) -> bool {
-        self.persistent.as_ref().is_none_or(PersistentFrames::is_of_this_process)
-    }
-
-    /// Fails unless the frames are complete.
+    /// Fails in a forked child, which lacks the memory of a persistent middle tier.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<()> {
         self.persistent.as_ref().map_or(Ok(()), PersistentFrames::check_process)
