@@ -42,7 +42,7 @@ impl Mvcc {
         }
     }
 
-    /// [`Mvcc::get_now`] with timestamp ordering.
+    /// [`Mvcc::get_now`] with timestamp ordering, whose checks would slow the others' gets.
     #[inline(never)]
     fn get_in_order(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();

@@ -31,8 +31,8 @@ pub fn copy_words(from: &[AtomicU64], to: &mut [u8]) {
     copy(from, unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) });
 }
 
-/// [`copy_words`] to the end of `to`, which it extends. Writes each byte once: room that is zeroed
-/// first costs a get of 1,000 bytes a tenth more instructions.
+/// [`copy_words`] to the end of `to`, which it extends. Writes each byte once: zeroing the room
+/// first took 140 of some 2,350 instructions of a get of 1,000 bytes.
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
