@@ -19,6 +19,7 @@
 //! with one child takes over the child's content.
 
 use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::node::edit::damaged_page;
@@ -97,7 +98,11 @@ impl Tree {
                 root.mark();
                 Tree::leaf_below::<D, true>(pool, root, seek, detour)
             }
-            _ => self.leaf_otherwise(pool, seek, detour),
+            // Another type: passing on a `Result` would put the guard in memory on both paths.
+            _ => match self.leaf_otherwise(pool, seek, detour) {
+                ControlFlow::Continue(leaf) => Ok(leaf),
+                ControlFlow::Break(end) => Err(end),
+            },
         }
     }
 
@@ -108,9 +113,14 @@ impl Tree {
         pool: &'p Pool,
         seek: Seek<'_>,
         detour: &mut D,
-    ) -> Result<ReadGuard<'p>, D::End> {
-        let root = read_root(pool, self.root, (seek, 0))?;
-        Tree::leaf_below::<D, false>(pool, root, seek, detour)
+    ) -> ControlFlow<D::End, ReadGuard<'p>> {
+        let leaf = read_root(pool, self.root, (seek, 0))
+            .map_err(D::End::from)
+            .and_then(|root| Tree::leaf_below::<D, false>(pool, root, seek, detour));
+        match leaf {
+            Ok(leaf) => ControlFlow::Continue(leaf),
+            Err(end) => ControlFlow::Break(end),
+        }
     }
 
     #[inline(always)]
@@ -134,15 +144,14 @@ impl Tree {
                 true => pool.try_read_in_array(id),
                 false => pool.try_read_child(&guard, index, id),
             };
-            // A guard that passes through the result of a call, even of one that is inlined, goes
-            // through memory twice.
+            // The rare path gets copies, so that these guards need no memory.
             guard = match seen {
                 Some(child) if !child.is_in_middle() => {
                     guard.validate()?;
                     child.mark();
                     child
                 }
-                seen => child_by(pool, &guard, here, id, seen, detour)?,
+                seen => child_by(pool, guard, here, id, seen, detour)?,
             };
             above = Some(here);
         }
@@ -235,7 +244,7 @@ fn child_for<'p>(
             Ok(child)
         }
         // The level is of interest to other detours only.
-        seen => child_by(pool, parent, 0, id, seen, &mut Plainly { pool, search }),
+        seen => child_by(pool, *parent, 0, id, seen, &mut Plainly { pool, search }),
     }
 }
 
@@ -348,7 +357,7 @@ pub(super) fn charge_search(guard: &ReadGuard<'_>, (seek, lowest): Search<'_>) {
 #[inline(never)]
 fn child_by<'p, D: Detour<'p>>(
     pool: &'p Pool,
-    parent: &ReadGuard<'p>,
+    parent: ReadGuard<'p>,
     level: u8,
     id: PageId,
     mut seen: Option<ReadGuard<'p>>,
@@ -366,7 +375,7 @@ fn child_by<'p, D: Detour<'p>>(
             }
             return Ok(child);
         }
-        loaded |= detour.away(parent, level, id)?;
+        loaded |= detour.away(&parent, level, id)?;
         seen = pool.try_read(id);
     }
 }

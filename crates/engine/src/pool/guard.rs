@@ -20,7 +20,9 @@ use crate::planted::{Bug, planted};
 use crate::store::mapping_word::MappingWord;
 use crate::store::page;
 
-/// Optimistic access; holds nothing. Reads count only after `validate`.
+/// Optimistic access; holds nothing. Reads count only after `validate`. After `upgrade` of a copy,
+/// this one no longer validates.
+#[derive(Clone, Copy)]
 pub(crate) struct ReadGuard<'p> {
     tiers: &'p Tiers,
     id: PageId,
