@@ -34,8 +34,13 @@ use crate::{Lsn, Result, Timestamp};
 /// Checks of `visible` before a waiter yields its core.
 const SPINS: usize = 1000;
 const YIELDS: usize = 50;
-/// Distance in the ring between consecutive timestamps.
-const STRIDE: u64 = 9;
+/// Timestamps whose entries share a line of the ring.
+const LINE: usize = 4;
+/// Distance of these timestamps from each other. Up to this number of threads that commit at the
+/// same time write different lines.
+const APART: usize = 16;
+/// Lines between consecutive timestamps, as the processor prefetches a line's neighbour.
+const STRIDE: usize = 7;
 /// The longest sleep between calls of `advance`, which reports a poisoned database.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -59,7 +64,9 @@ pub(crate) struct Clock {
     drawn: Arc<Padded<AtomicU64>>,
     /// On its own cache lines: all that a reader loads.
     visible: Padded<AtomicU64>,
-    ring: Box<[Pending]>,
+    /// Undecided commits at most.
+    window: u64,
+    ring: Box<[Line]>,
     sleepers: Padded<AtomicUsize>,
     bed: Mutex<()>,
     moved: Condvar,
@@ -71,6 +78,11 @@ struct Pending {
     needs: AtomicU64,
     done: AtomicU64,
 }
+
+/// Entries of one cache line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([Pending; LINE]);
 
 /// A drawn timestamp. Dropping it fails it, since an undecided one would stop `visible` for ever.
 #[derive(Debug)]
@@ -94,7 +106,8 @@ impl Clock {
         Clock {
             visible: Padded(AtomicU64::new(drawn.load(SeqCst))),
             drawn,
-            ring: (0..window).map(|_| Pending::default()).collect(),
+            window: window as u64,
+            ring: (0..window.max(LINE * APART) / LINE).map(|_| Line::default()).collect(),
             sleepers: Padded::default(),
             bed: Mutex::new(()),
             moved: Condvar::new(),
@@ -142,7 +155,7 @@ impl Clock {
     /// Draws the next timestamp, or returns the one that must become visible first. Never waits, so
     /// it may be called under a latch.
     pub(crate) fn try_draw(&self) -> std::result::Result<Ticket<'_>, Timestamp> {
-        let window = self.ring.len() as u64;
+        let window = self.window;
         let mut drawn = self.drawn.load(SeqCst);
         loop {
             let next = drawn + 1;
@@ -171,9 +184,11 @@ impl Clock {
     }
 
     fn pending(&self, timestamp: u64) -> &Pending {
-        // Different threads decide neighbouring timestamps: an odd stride puts them on different
-        // lines.
-        &self.ring[(timestamp.wrapping_mul(STRIDE) & (self.ring.len() as u64 - 1)) as usize]
+        // Four commits soon after each other use one line, so three of them find it in the cache.
+        let timestamp = timestamp as usize;
+        let (group, within) = (timestamp / (LINE * APART), timestamp % (LINE * APART));
+        let line = group * APART + within * STRIDE % APART;
+        &self.ring[line & (self.ring.len() - 1)].0[within / APART]
     }
 
     fn is_decided(&self, timestamp: u64, durable: Lsn) -> bool {
@@ -188,7 +203,7 @@ impl Clock {
         loop {
             let from = self.visible.load(SeqCst);
             let mut to = from;
-            while to - from < self.ring.len() as u64 && self.is_decided(to + 1, durable) {
+            while to - from < self.window && self.is_decided(to + 1, durable) {
                 to += 1;
             }
             if to > from {
@@ -209,14 +224,16 @@ impl Clock {
     /// `advance` makes progress, or fails if that is hopeless. It advances the clock, writes the
     /// log if no other thread does, and reports a poisoned database. It runs at once, after
     /// spinning, and then at least every millisecond.
+    #[inline]
     pub(crate) fn wait_visible(
         &self,
         timestamp: Timestamp,
-        mut advance: impl FnMut() -> Result<()>,
+        advance: impl FnMut() -> Result<()>,
     ) -> Result<()> {
-        if self.visible() >= timestamp {
-            return Ok(());
-        }
+        if self.visible() >= timestamp { Ok(()) } else { self.wait(timestamp, advance) }
+    }
+
+    fn wait(&self, timestamp: Timestamp, mut advance: impl FnMut() -> Result<()>) -> Result<()> {
         for round in 0usize.. {
             advance()?;
             match round {

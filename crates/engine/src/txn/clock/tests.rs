@@ -1,6 +1,6 @@
 //! The clock against a naive model, and under many threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
@@ -163,4 +163,22 @@ fn many_threads_commit_and_wait() {
     });
     assert_eq!(clock.visible(), clock.highest_drawn());
     assert_eq!(clock.visible(), Timestamp(5 + 6 * 3000));
+}
+
+/// Timestamps of threads that commit at the same time are on different lines, and neighbours not on
+/// neighbouring ones.
+#[test]
+fn consecutive_timestamps_have_entries_of_their_own() {
+    for window in [2, 4, 32, 64, 4096] {
+        let clock = Clock::starting_above(Timestamp(0), window);
+        for first in [1, 2, 63, 64, 65, 4095, u64::from(u32::MAX)] {
+            let entry = |timestamp: u64| std::ptr::from_ref(clock.pending(timestamp)) as usize;
+            let all: HashSet<usize> = (first..first + window as u64).map(entry).collect();
+            assert_eq!(all.len(), window, "{window} from {first} on");
+            let line = |timestamp| entry(timestamp) / 64;
+            let lines: HashSet<usize> = (first..first + APART as u64).map(line).collect();
+            assert_eq!(lines.len(), APART, "{window} from {first} on");
+            assert!(line(first).abs_diff(line(first + 1)) > 1, "{window} from {first} on");
+        }
+    }
 }
