@@ -94,9 +94,7 @@ pub(crate) use cost::{MIDDLE_FRAME_BYTES_BESIDE, VALUE_FRAMES_MIN, buffers_bytes
 pub(crate) use frames::partition::FRAMES_MAX;
 pub(crate) use frames::residency::table_bytes_per_page;
 pub(crate) use frames::{LINES_MAX, LineMasks, MiniPages, NodeOptions, ReadReason};
-pub(crate) use guard::ReadGuard;
-#[cfg(test)]
-pub(crate) use guard::WriteGuard;
+pub(crate) use guard::{ReadGuard, WriteGuard};
 pub(crate) use hash_table::first_slots;
 pub(crate) use options::{BufferSizes, PoolOptions};
 pub(crate) use page_ids::id_count_below;

@@ -121,12 +121,17 @@ impl Core {
         durability: Durability,
         accept: impl FnMut(Option<&Before<'_>>) -> bool,
     ) -> Result<SingleEnd> {
-        self.check_writable()?;
-        let outcome = self.mvcc.commit_single(table, single, durability, accept);
-        if !matches!(outcome, Ok(SingleEnd::Large | SingleEnd::Refused)) {
-            self.after_commit();
+        // Not `?`: the result of the commit is then written where the caller wants it.
+        match self.check_writable() {
+            Ok(()) => {
+                let outcome = self.mvcc.commit_single(table, single, durability, accept);
+                if !matches!(outcome, Ok(SingleEnd::Large | SingleEnd::Refused)) {
+                    self.after_commit();
+                }
+                outcome
+            }
+            Err(error) => Err(error),
         }
-        outcome
     }
 
     pub(super) fn after_commit(&self) {

@@ -29,6 +29,7 @@ pub(super) enum InPlace {
 
 impl InPlace {
     /// Where a value of `length` bytes can overwrite the entry at `index`, if possible.
+    #[inline(always)]
     pub(super) fn entry<V: View>(
         node: &Node<V>,
         index: usize,
@@ -82,8 +83,8 @@ impl InPlace {
     }
 
     /// Makes the new `words`, as `op` changes the value `old` or the words around a part.
-    pub(super) fn write(&self, op: NodeOp<'_>, old: &[u8], words: &mut Vec<u8>) {
-        match (*self, op) {
+    pub(super) fn write(&self, op: &NodeOp<'_>, old: &[u8], words: &mut Vec<u8>) {
+        match (*self, *op) {
             (InPlace::Part { from, .. }, NodeOp::LeafPatch { bytes, .. }) => {
                 words[from..from + bytes.len()].copy_from_slice(bytes);
             }
@@ -162,7 +163,7 @@ mod tests {
                 let slot = InPlace::part(&node, index, &entry, key, (at, end - at), &mut words).unwrap();
                 let InPlace::Part { from, .. } = slot else { unreachable!("it is a part") };
                 assert_eq!(words[from..from + bytes.len()], value[at..end], "the bytes before");
-                slot.write(op, &[], &mut words);
+                slot.write(&op, &[], &mut words);
                 let mut changed = page.clone();
                 for Piece { at, bytes } in slot.pieces(&7u64.to_le_bytes(), &words) {
                     assert!(at.is_multiple_of(8) && bytes.len().is_multiple_of(8));

@@ -21,8 +21,9 @@ use super::tree::{Detour, Scratch, Seek, Tree, fetch, looked_in_middle, retry_wr
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::planted::{Bug, planted};
-use crate::pool::view::View;
-use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, Unread};
+use crate::pool::partial::Lined;
+use crate::pool::view::{Racy, View};
+use crate::pool::{self, Edit, PartialGuard, Pool, ReadGuard, Retry, Unread, WriteGuard};
 use crate::wal::Kind;
 
 #[derive(Clone, Copy, Debug)]
@@ -49,25 +50,23 @@ impl<'a> New<'a> {
         value.map_or(New::Nothing, New::Value)
     }
 
-    /// Bytes of a whole new value.
-    fn length(&self) -> Option<usize> {
-        if let New::Value(value) = self { Some(value.len()) } else { None }
+    /// Bytes of a whole new value, 0 if there is none.
+    fn length(&self) -> usize {
+        if let New::Value(value) = self { value.len() } else { 0 }
     }
 }
 
 impl<'a> Single<'a> {
-    /// The leaf's change, without a timestamp; `None` if there is none. `old` is the entry's value.
-    fn op(&self, old: Option<&[u8]>) -> Option<NodeOp<'a>> {
-        let (key, timestamp) = (self.key, Timestamp::NONE);
-        Some(match self.new {
-            New::Value(value) => match old.and_then(|old| leaf::difference(old, value)) {
-                Some((at, bytes)) => NodeOp::LeafPatch { key, timestamp, at, bytes },
-                None => NodeOp::LeafPut { key, timestamp, flags: 0, value },
-            },
-            New::Part { .. } | New::Nothing if old.is_none() => return None,
-            New::Part { at, bytes, .. } => NodeOp::LeafPatch { key, timestamp, at, bytes },
-            New::Nothing => NodeOp::LeafRemove { key },
-        })
+    /// The leaf's change. `part`: the only bytes of a new value that change it, and their offset.
+    fn op(&self, part: Option<(usize, &'a [u8])>, timestamp: Timestamp) -> NodeOp<'a> {
+        let key = self.key;
+        match (self.new, part) {
+            (New::Nothing, _) => NodeOp::LeafRemove { key },
+            (New::Value(value), None) => NodeOp::LeafPut { key, timestamp, flags: 0, value },
+            (New::Value(_), Some((at, bytes))) | (New::Part { at, bytes, .. }, _) => {
+                NodeOp::LeafPatch { key, timestamp, at, bytes }
+            }
+        }
     }
 }
 
@@ -111,25 +110,98 @@ enum Attempt {
 }
 
 /// The leaf to change.
-enum Leaf<'p> {
-    Whole(ReadGuard<'p>),
-    /// For a change that keeps the entry's size.
-    Partial(PartialGuard<'p>),
+trait Leaf<'p> {
+    type View<'a>: View
+    where
+        Self: 'a;
+
+    fn id(&self) -> PageId;
+    fn node(&self) -> Result<Node<Self::View<'_>>, Retry>;
+    /// Charges the copy of `bytes` bytes at `at` of the entry of `key`.
+    fn charge_copy(&self, key: &[u8], at: usize, bytes: usize);
+    fn validate(&self) -> Result<(), Retry>;
+    /// Makes sure that the leaf has the bytes that a change needs.
+    fn load(&self, pool: &Pool, in_place: Option<InPlace>) -> Result<(), Retry>;
+    fn upgrade(self) -> Result<WriteGuard<'p>, Retry>;
 }
 
-impl Leaf<'_> {
+impl<'p> Leaf<'p> for ReadGuard<'p> {
+    type View<'a>
+        = Racy<'p>
+    where
+        Self: 'a;
+
     fn id(&self) -> PageId {
-        match self {
-            Leaf::Whole(leaf) => leaf.id(),
-            Leaf::Partial(leaf) => leaf.unread().id(),
+        self.id()
+    }
+
+    #[inline(always)]
+    fn node(&self) -> Result<Node<Racy<'p>>, Retry> {
+        Ok(Node::new(self.view()))
+    }
+
+    #[inline(always)]
+    fn charge_copy(&self, key: &[u8], at: usize, bytes: usize) {
+        self.copied_lines(|view, lines| {
+            leaf::find(&Node::new(view), key);
+            lines.add(at, bytes);
+        });
+    }
+
+    #[inline(always)]
+    fn validate(&self) -> Result<(), Retry> {
+        self.validate()
+    }
+
+    #[inline(always)]
+    fn load(&self, _: &Pool, _: Option<InPlace>) -> Result<(), Retry> {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn upgrade(self) -> Result<WriteGuard<'p>, Retry> {
+        self.upgrade()
+    }
+}
+
+/// For a change that keeps the entry's size.
+impl<'p> Leaf<'p> for PartialGuard<'p> {
+    type View<'a>
+        = Lined<'a>
+    where
+        Self: 'a;
+
+    fn id(&self) -> PageId {
+        self.unread().id()
+    }
+
+    fn node(&self) -> Result<Node<Lined<'_>>, Retry> {
+        node_of_partial(self)
+    }
+
+    /// The lines were charged as they were loaded.
+    fn charge_copy(&self, _: &[u8], _: usize, _: usize) {}
+
+    fn validate(&self) -> Result<(), Retry> {
+        self.validate()
+    }
+
+    /// The lines of words changed in place, else all lines, and then the change restarts.
+    fn load(&self, pool: &Pool, in_place: Option<InPlace>) -> Result<(), Retry> {
+        if let Some(in_place) = in_place {
+            in_place.load(self);
+            return Ok(());
+        }
+        self.validate()?;
+        match pool.fetch(self.unread().id()) {
+            // A page that was freed meanwhile has left the tree.
+            Ok(_) | Err(Retry::Missing(_)) => Err(Retry::Restart),
+            Err(stop) => Err(stop),
         }
     }
 
-    fn validate(&self) -> Result<(), Retry> {
-        match self {
-            Leaf::Whole(leaf) => leaf.validate(),
-            Leaf::Partial(leaf) => leaf.validate(),
-        }
+    fn upgrade(self) -> Result<WriteGuard<'p>, Retry> {
+        self.upgrade()
     }
 }
 
@@ -138,7 +210,7 @@ enum Plan<'a> {
     Over(SingleOutcome),
     NoRoom,
     Change {
-        op: NodeOp<'a>,
+        part: Option<(usize, &'a [u8])>,
         old: Option<Entry>,
         /// Offset of the bytes copied from the old value.
         copied_at: usize,
@@ -200,14 +272,14 @@ pub(crate) fn apply_single(
     tree: Tree,
     pool: &Pool,
     single: Single<'_>,
-    mut begin: impl FnMut(Option<Before<'_>>) -> Result<Option<Timestamp>>,
+    mut begin: impl FnMut(Option<&Before<'_>>) -> Result<Option<Timestamp>>,
 ) -> Result<SingleOutcome> {
     for _ in 0..SPLITS_MAX {
         let attempt = || with_scratch(|scratch| try_single(tree, pool, single, &mut begin, scratch));
         match retry_write(tree.root, attempt)? {
             Attempt::Over(outcome) => return Ok(outcome),
             Attempt::NoRoom => {
-                make_room(tree, pool, &mut None, &mut None, 0, single.key, single.new.length().unwrap_or(0))?;
+                make_room(tree, pool, &mut None, &mut None, 0, single.key, single.new.length())?;
             }
         }
     }
@@ -218,52 +290,59 @@ fn try_single(
     tree: Tree,
     pool: &Pool,
     single: Single<'_>,
-    begin: &mut impl FnMut(Option<Before<'_>>) -> Result<Option<Timestamp>>,
+    begin: &mut impl FnMut(Option<&Before<'_>>) -> Result<Option<Timestamp>>,
     scratch: &mut Scratch,
 ) -> Result<Attempt, Retry> {
-    let leaf = match tree.leaf_by(pool, Seek::At(single.key), &mut ToChange { pool, key: single.key }) {
-        Ok(leaf) => Leaf::Whole(leaf),
-        Err(Away::Partial(leaf)) => Leaf::Partial(leaf.open()),
-        Err(Away::Retry(stop)) => return Err(stop),
-    };
-    let plan = match &leaf {
-        Leaf::Whole(leaf) => plan(&Node::new(leaf.view()), single, scratch, |at, bytes| {
-            leaf.copied_lines(|view, lines| {
-                leaf::find(&Node::new(view), single.key);
-                lines.add(at, bytes);
-            });
-        }),
-        Leaf::Partial(leaf) => plan(&node_of_partial(leaf)?, single, scratch, |_, _| {}),
-    };
-    let (op, old, copied_at, in_place) = match plan {
+    match tree.leaf_by(pool, Seek::At(single.key), &mut ToChange { pool, key: single.key }) {
+        Ok(leaf) => change_leaf(pool, leaf, single, begin, scratch),
+        Err(Away::Partial(leaf)) => change_partial(pool, leaf.open(), single, begin, scratch),
+        Err(Away::Retry(stop)) => Err(stop),
+    }
+}
+
+#[inline(never)]
+fn change_partial(
+    pool: &Pool,
+    leaf: PartialGuard<'_>,
+    single: Single<'_>,
+    begin: &mut impl FnMut(Option<&Before<'_>>) -> Result<Option<Timestamp>>,
+    scratch: &mut Scratch,
+) -> Result<Attempt, Retry> {
+    change_leaf(pool, leaf, single, begin, scratch)
+}
+
+#[inline(always)]
+fn change_leaf<'p>(
+    pool: &'p Pool,
+    leaf: impl Leaf<'p>,
+    single: Single<'_>,
+    begin: &mut impl FnMut(Option<&Before<'_>>) -> Result<Option<Timestamp>>,
+    scratch: &mut Scratch,
+) -> Result<Attempt, Retry> {
+    let (part, old, copied_at, in_place) = match plan(&leaf, single, scratch)? {
         Plan::Over(outcome) => return leaf.validate().map(|()| Attempt::Over(outcome)),
         Plan::NoRoom => return leaf.validate().map(|()| Attempt::NoRoom),
-        Plan::Change { op, old, copied_at, in_place } => (op, old, copied_at, in_place),
+        Plan::Change { part, old, copied_at, in_place } => (part, old, copied_at, in_place),
     };
-    if let Leaf::Partial(leaf) = &leaf {
-        load_for_change(pool, leaf, in_place)?;
-    }
+    leaf.load(pool, in_place)?;
     let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE).set_commit();
-    describe_op(record, leaf.id(), &op);
+    describe_op(record, leaf.id(), &single.op(part, Timestamp::NONE));
     let mut reservation = pool.reserve_log(record.len() as u64)?;
 
     pool.meanwhile();
     // The upgrade proves that all reads saw this version.
-    let mut leaf = match leaf {
-        Leaf::Whole(leaf) => leaf.upgrade()?,
-        Leaf::Partial(leaf) => leaf.upgrade()?,
-    };
+    let mut leaf = leaf.upgrade()?;
     let before = old.map(|old| Before::of(&old, copied_at, &scratch.old));
-    let Some(timestamp) = begin(before)? else {
+    let Some(timestamp) = begin(before.as_ref())? else {
         return Ok(Attempt::Over(SingleOutcome::NoTimestamp));
     };
-    let (op, existed) = (op.of(timestamp), old.is_some());
+    let (op, existed) = (single.op(part, timestamp), old.is_some());
     let record = scratch.record.set_transaction(timestamp);
     op.stamp(record.only_payload_mut(), timestamp);
     let mut underfull = false;
     let appended = match in_place {
         Some(in_place) => {
-            in_place.write(op, &scratch.old, &mut scratch.entry);
+            in_place.write(&op, &scratch.old, &mut scratch.entry);
             let stamp = timestamp.0.to_le_bytes();
             let pieces = in_place.pieces(&stamp, &scratch.entry);
             pool.change(record, Some(&mut reservation), [Edit::Patch(&mut leaf, &pieces)])?
@@ -281,58 +360,39 @@ fn try_single(
     Ok(Attempt::Over(SingleOutcome::Done { end: appended.end, existed, underfull }))
 }
 
-/// Loads what a change of a partial leaf needs: the lines of words changed in place, else all
-/// lines, and then the change restarts.
-#[cold]
-#[inline(never)]
-fn load_for_change(pool: &Pool, leaf: &PartialGuard<'_>, in_place: Option<InPlace>) -> Result<(), Retry> {
-    if let Some(in_place) = in_place {
-        in_place.load(leaf);
-        return Ok(());
-    }
-    leaf.validate()?;
-    match pool.fetch(leaf.unread().id()) {
-        // A page that was freed meanwhile has left the tree.
-        Ok(_) | Err(Retry::Missing(_)) => Err(Retry::Restart),
-        Err(stop) => Err(stop),
-    }
-}
-
 /// Looks for the key in the leaf, and copies its value, or the part that changes, to `scratch.old`.
-/// Calls `copied` after that, with the position and number of the bytes.
-fn plan<'a, V: View>(
-    node: &Node<V>,
-    single: Single<'a>,
-    scratch: &mut Scratch,
-    copied: impl FnOnce(usize, usize),
-) -> Plan<'a> {
+#[inline(always)]
+fn plan<'a, 'p>(leaf: &impl Leaf<'p>, single: Single<'a>, scratch: &mut Scratch) -> Result<Plan<'a>, Retry> {
     let Single { key, new } = single;
+    let node = leaf.node()?;
     let (index, found) = node.lower_bound(key);
     let old = found.then(|| node.entry(index));
     if old.is_some_and(|old| old.is_overflow()) {
-        return Plan::Over(SingleOutcome::Large);
+        return Ok(Plan::Over(SingleOutcome::Large));
+    }
+    if old.is_none() && !matches!(new, New::Value(_)) {
+        return Ok(Plan::Over(SingleOutcome::Absent));
     }
     scratch.old.clear();
     let (mut copied_at, mut in_place) = (0, None);
     if let Some(old) = &old {
         match new {
-            New::Part { .. } => (copied_at, in_place) = copy_part(node, index, old, single, scratch),
+            New::Part { .. } => (copied_at, in_place) = copy_part(&node, index, old, single, scratch),
             New::Value(_) | New::Nothing => node.append_value(old, &mut scratch.old),
         }
-        copied(old.value_at + copied_at, scratch.old.len());
+        leaf.charge_copy(key, old.value_at + copied_at, scratch.old.len());
     }
-    if let New::Value(value) = new
-        && !leaf::has_room_beside(node, old.as_ref(), key, value.len())
-    {
-        return Plan::NoRoom;
-    }
-    let Some(op) = single.op(old.map(|_| &scratch.old[..])) else {
-        return Plan::Over(SingleOutcome::Absent);
+    let part = match new {
+        New::Value(value) => {
+            if !leaf::has_room_beside(&node, old.as_ref(), key, value.len()) {
+                return Ok(Plan::NoRoom);
+            }
+            in_place = old.as_ref().and_then(|old| InPlace::entry(&node, index, old, key, value.len()));
+            old.and_then(|_| leaf::difference(&scratch.old, value))
+        }
+        New::Part { .. } | New::Nothing => None,
     };
-    if let (Some(old), Some(length)) = (&old, new.length()) {
-        in_place = InPlace::entry(node, index, old, key, length);
-    }
-    Plan::Change { op, old, copied_at, in_place }
+    Ok(Plan::Change { part, old, copied_at, in_place })
 }
 
 /// Where a change of a part overwrites the value of `old`, if it can do so in place. Copies the

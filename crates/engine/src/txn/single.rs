@@ -51,10 +51,12 @@ impl Mvcc {
         outcome
     }
 
+    /// Not inlined: it then writes its result directly into the caller's.
+    #[inline(never)]
     fn try_commit_single(
         &self,
         table: &TableState,
-        single: Single<'_>,
+        mut single: Single<'_>,
         durability: Durability,
         mut accept: impl FnMut(Option<&Before<'_>>) -> bool,
     ) -> Result<SingleEnd> {
@@ -64,12 +66,12 @@ impl Mvcc {
         table.check()?;
         let lock = self.locks.lock_one(me, table.id, single.key);
         let at_work = self.begin_above();
-        let single = self.with_sight(table, single);
+        self.set_sees_all(table, &mut single);
         let mut drawn = None;
         let mut full = None;
         let (end, existed, underfull) = loop {
             let applied = apply_single(table.tree, &self.pool, single, |before| {
-                if !accept(before.as_ref()) {
+                if !accept(before) {
                     return Ok(None);
                 }
                 self.begin_single(table, single, before, &mut drawn, &mut full)
@@ -112,11 +114,11 @@ impl Mvcc {
         Ok(SingleEnd::Committed(Committed { timestamp, existed }))
     }
 
-    /// A change of a part that sees the whole value if the old version shall have it.
-    fn with_sight<'a>(&self, table: &TableState, single: Single<'a>) -> Single<'a> {
-        let New::Part { at, bytes, .. } = single.new else { return single };
-        let sees_all = self.versions.wants_whole(table.id, single.key, || self.oldest());
-        Single { new: New::Part { at, bytes, sees_all }, ..single }
+    /// Lets a change of a part see the whole value if the old version shall have it.
+    fn set_sees_all(&self, table: &TableState, single: &mut Single<'_>) {
+        if let New::Part { sees_all, .. } = &mut single.new {
+            *sees_all = self.versions.wants_whole(table.id, single.key, || self.oldest());
+        }
     }
 
     /// Draws the timestamp and pushes the old version, under the leaf's latch.
@@ -126,7 +128,7 @@ impl Mvcc {
         &'c self,
         table: &TableState,
         single: Single<'_>,
-        before: Option<Before<'_>>,
+        before: Option<&Before<'_>>,
         drawn: &mut Option<Ticket<'c>>,
         full: &mut Option<Timestamp>,
     ) -> Result<Option<Timestamp>> {
@@ -140,7 +142,7 @@ impl Mvcc {
         let timestamp = ticket.timestamp();
         let old = match before {
             Some(before) if before.timestamp >= timestamp => return Err(self.never_drawn(before.timestamp)),
-            Some(Before { timestamp, length, at, value: bytes }) => {
+            Some(&Before { timestamp, length, at, value: bytes }) => {
                 let is_whole = bytes.len() == length;
                 let value = if is_whole { OldValue::Inline(bytes) } else { OldValue::Part { at, bytes } };
                 OldVersion { timestamp, value }

@@ -125,7 +125,8 @@ impl Versions {
         if deletes {
             self.deleted.insert(table, &Key::from(key), superseded_at);
         }
-        let below = self.newest(table, key);
+        let head = self.head(table, key);
+        let below = Link(head.load(Relaxed));
         let (jump, depth) = self.jump_over(below);
         let new = New { table, key, superseded_at, deletes, old, below, jump, depth };
         let queue = &self.queues[thread_number() as usize % self.queues.len()];
@@ -138,7 +139,7 @@ impl Versions {
             return Err(Error::Full { what: what.into() });
         };
         // Release: publishes the version behind the link.
-        self.head(table, key).store(link.0, Release);
+        head.store(link.0, Release);
         Ok(())
     }
 

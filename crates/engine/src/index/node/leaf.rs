@@ -98,10 +98,13 @@ pub(crate) fn patch(
 
 /// Where `new` differs from `old`, as offset and bytes. None if that is all of it, or the lengths
 /// differ. Compares words, so the part may begin or end with up to seven equal bytes.
+#[inline]
 pub(crate) fn difference<'a>(old: &[u8], new: &'a [u8]) -> Option<(usize, &'a [u8])> {
-    if old.len() != new.len() {
-        return None;
-    }
+    let is_all = || old.first_chunk::<8>() != new.first_chunk() && old.last_chunk::<8>() != new.last_chunk();
+    if old.len() != new.len() || is_all() { None } else { difference_inside(old, new) }
+}
+
+fn difference_inside<'a>(old: &[u8], new: &'a [u8]) -> Option<(usize, &'a [u8])> {
     let before = old.chunks_exact(8).zip(new.chunks_exact(8)).take_while(|(old, new)| old == new).count() * 8;
     let behind = old[before..].rchunks_exact(8).zip(new[before..].rchunks_exact(8));
     let end = new.len() - behind.take_while(|(old, new)| old == new).count() * 8;

@@ -65,6 +65,15 @@ pub(crate) enum NodeOp<'a> {
     },
 }
 
+/// The bytes in front of the key of a put or a patch: one append is cheaper than four.
+fn header(timestamp: Timestamp, length_or_offset: usize, key: &[u8], flags: u8) -> [u8; PUT_HEADER] {
+    let number = u128::from(timestamp.0)
+        | u128::from(length_or_offset as u32) << 64
+        | u128::from(key.len() as u16) << 96
+        | u128::from(flags) << 112;
+    number.to_le_bytes()
+}
+
 impl<'a> NodeOp<'a> {
     pub(crate) fn kind(&self) -> u8 {
         match self {
@@ -91,18 +100,12 @@ impl<'a> NodeOp<'a> {
     pub(crate) fn encode(&self, to: &mut Vec<u8>) {
         match *self {
             NodeOp::LeafPut { key, timestamp, flags, value } => {
-                to.extend_from_slice(&timestamp.0.to_le_bytes());
-                to.extend_from_slice(&(value.len() as u32).to_le_bytes());
-                to.extend_from_slice(&(key.len() as u16).to_le_bytes());
-                to.extend_from_slice(&[flags, 0]);
+                to.extend_from_slice(&header(timestamp, value.len(), key, flags));
                 to.extend_from_slice(key);
                 to.extend_from_slice(value);
             }
             NodeOp::LeafPatch { key, timestamp, at, bytes } => {
-                to.extend_from_slice(&timestamp.0.to_le_bytes());
-                to.extend_from_slice(&(at as u32).to_le_bytes());
-                to.extend_from_slice(&(key.len() as u16).to_le_bytes());
-                to.extend_from_slice(&[0; 2]);
+                to.extend_from_slice(&header(timestamp, at, key, 0));
                 to.extend_from_slice(key);
                 to.extend_from_slice(bytes);
             }
@@ -120,15 +123,6 @@ impl<'a> NodeOp<'a> {
     pub(crate) fn stamp(&self, payload: &mut [u8], timestamp: Timestamp) {
         if let NodeOp::LeafPut { .. } | NodeOp::LeafPatch { .. } = self {
             payload[..8].copy_from_slice(&timestamp.0.to_le_bytes());
-        }
-    }
-
-    /// A copy of this operation with another timestamp.
-    pub(crate) fn of(self, timestamp: Timestamp) -> Self {
-        match self {
-            NodeOp::LeafPut { key, flags, value, .. } => NodeOp::LeafPut { key, timestamp, flags, value },
-            NodeOp::LeafPatch { key, at, bytes, .. } => NodeOp::LeafPatch { key, timestamp, at, bytes },
-            other => other,
         }
     }
 
