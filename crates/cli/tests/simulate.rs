@@ -305,3 +305,13 @@ fn a_trace_without_names_says_so_once() {
     }
     assert!(!shown.contains("none"), "{shown}");
 }
+
+#[test]
+fn a_missing_trace_is_missing_whatever_its_ending() {
+    for name in ["missing", "missing.csv", "missing.unknown"] {
+        let output = simulate(Path::new(name), SMALL);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(name), "{said}");
+        assert!(said.contains("No such file") && !said.contains("ending"), "{said}");
+    }
+}

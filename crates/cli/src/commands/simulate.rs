@@ -82,7 +82,7 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
                 sizes = default_sizes(args, footprint, source.block_bytes);
                 let sizes: Vec<String> = sizes.iter().map(Size::words).collect();
                 eprintln!(
-                    "terrace: {} has a footprint of {}; of the default sizes, {}, those below one block{} are skipped, and {} is simulated",
+                    "terrace: {} has a footprint of {}; of the default sizes, {}, those below one block{} are skipped; simulated: {}",
                     escape::text(&source.name),
                     Size::Blocks(footprint).words(),
                     SIZES.join(", "),
@@ -293,6 +293,8 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(path: &'a Path, args: &'a SimulateArgs) -> Outcome<Source<'a>> {
         let is_input = path == Path::new(INPUT);
+        let metadata = (!is_input).then(|| fs::metadata(path)).transpose();
+        let metadata = metadata.map_err(|error| Failure::file("opening the trace", path, error))?;
         let format = match args.format {
             Some(format) => format.for_file(path),
             None if is_input => {
@@ -305,8 +307,6 @@ impl<'a> Source<'a> {
                 "--columns is for csv traces; {format} has columns of its own"
             )));
         }
-        let metadata = (!is_input).then(|| fs::metadata(path)).transpose();
-        let metadata = metadata.map_err(|error| Failure::file("opening the trace", path, error))?;
         let is_file = metadata.as_ref().is_some_and(fs::Metadata::is_file);
         Ok(Source {
             path,

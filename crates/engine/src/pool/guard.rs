@@ -20,8 +20,8 @@ use crate::planted::{Bug, planted};
 use crate::store::mapping_word::MappingWord;
 use crate::store::page;
 
-/// Optimistic access; holds nothing. Reads count only after `validate`. After `upgrade` of a copy,
-/// this one no longer validates.
+/// Optimistic access; holds nothing. Reads count only after `validate`, which fails while a copy is
+/// upgraded.
 #[derive(Clone, Copy)]
 pub(crate) struct ReadGuard<'p> {
     tiers: &'p Tiers,

@@ -65,6 +65,8 @@ pub(crate) enum NodeOp<'a> {
     },
 }
 
+const _: () = assert!(PUT_HEADER == PATCH_HEADER);
+
 /// The bytes in front of the key of a put or a patch: one append is cheaper than four.
 fn header(timestamp: Timestamp, length_or_offset: usize, key: &[u8], flags: u8) -> [u8; PUT_HEADER] {
     let number = u128::from(timestamp.0)
