@@ -177,6 +177,7 @@ impl Sizes {
             },
             mode: Mode::Inline,
             in_memory: false,
+            hints: true,
         }
     }
 }

@@ -116,7 +116,7 @@ impl SizeClass {
 pub(crate) type ByClass<T> = [T; SizeClass::COUNT];
 
 const PAGE_BYTES_MIN: usize = 4 << 10;
-const CLASS_SHIFT: u32 = 56;
+pub(crate) const CLASS_SHIFT: u32 = 56;
 
 impl PageId {
     /// In the header of a frame that holds mini pages. No page has this id.

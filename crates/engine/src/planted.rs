@@ -115,6 +115,8 @@ pub(crate) enum Bug {
     KeepLineBits,
     /// A swip that another node or another change left is followed without a look at the id.
     SwipOfReusedEntry,
+    /// A read takes the hint for the page's frame.
+    BelieveHint,
     /// A middle copy is dropped below a partial page.
     DropBelowPartial,
     /// An image has zeros or older bytes for the lines that a partial page lacks.

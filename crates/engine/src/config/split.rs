@@ -67,6 +67,8 @@ pub(crate) struct Split {
     pub(crate) record_overhead_per_frame: u64,
     /// Bytes beside the page table per page of the file, in memory or not.
     pub(crate) table_bytes_per_page: u64,
+    /// Bytes of the array per page of the file.
+    pub(crate) array_bytes_per_page: u64,
     /// In place of the array, which serves recovery alone, before there are pages in frames.
     pub(crate) hash: Option<HashOptions>,
     pub(crate) frame_bytes: u64,
@@ -120,8 +122,9 @@ pub(crate) fn log_bytes_min(class: SizeClass) -> u64 {
     needs(class).log * class.page_bytes() as u64
 }
 
-/// Bytes per page: its entry in the array, and its share of the free ids.
+/// Bytes per page: its entry in the array, its hint, and its share of the free ids.
 const ARRAY_BYTES_PER_PAGE: u64 = 16;
+const HINT_BYTES_PER_PAGE: u64 = 4;
 const ID_BYTES_PER_PAGE: u64 = 2;
 /// Part of the budget for pages to come, as a divisor.
 pub(super) const TABLE_SHARE: u64 = 48;
@@ -174,10 +177,17 @@ impl Split {
             beside: 0,
             record_overhead_per_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
             table_bytes_per_page: ID_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
+            array_bytes_per_page: ARRAY_BYTES_PER_PAGE,
             hash: None,
             frame_bytes: 0,
         };
         split.with_frames(sizes, file_pages)
+    }
+
+    /// Gives the array hints.
+    pub(crate) fn with_hints(self, sizes: PageSizes, file_pages: u64) -> Result<Split> {
+        let array_bytes_per_page = ARRAY_BYTES_PER_PAGE + HINT_BYTES_PER_PAGE;
+        Split { array_bytes_per_page, ..self }.with_frames(sizes, file_pages)
     }
 
     /// Takes `bytes` for middle tier and block cache off the frames.
@@ -194,7 +204,7 @@ impl Split {
     fn table_bytes(&self, pages: u64) -> u64 {
         let (table, swips) = match self.hash {
             Some(hash) => (hash.bytes(pages), hash.swips_bytes()),
-            None => (pages * ARRAY_BYTES_PER_PAGE, 0),
+            None => (pages * self.array_bytes_per_page, 0),
         };
         (self.total / TABLE_SHARE).max(table + pages * self.table_bytes_per_page) + swips
     }

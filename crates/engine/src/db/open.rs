@@ -32,6 +32,7 @@ use super::core::{Core, Shared};
 use super::files::{LOG, Lock, NEW_LOG, NEW_PAGES, PAGES, hold, open_directory, own, refuse_unfinished};
 use super::limits;
 use super::overlay::{Overlay, Room as OverlayRoom};
+use crate::Backend;
 use crate::cache::{Cache, GUARD as CACHE_GUARD, Opening};
 use crate::concurrency::Concurrency;
 use crate::config::{Builder, FRAMES_MIN, NewLayout, PageSizes, Split, hash_options, overlay_bytes};
@@ -307,17 +308,19 @@ fn shares(
         most_values: builder.value_class_max()?,
         ..PageSizes::of(superblock)
     };
-    let (versions, records) = (builder.old_version_bytes_max, builder.record_cache);
-    let backend = builder.backend_or_default();
+    let (versions, backend) = (builder.old_version_bytes_max, builder.backend_or_default());
     // First: DRAM for a tier's headers is of no use if the tier has no room.
     let middle_nodes = builder.middle_nodes(sizes.own)?;
-    let split = Split::new(dram, versions, records, backend, sizes, file_pages)?;
+    let split = Split::new(dram, versions, builder.record_cache, backend, sizes, file_pages)?;
     let middle = builder.middle_options(sizes.own)?;
+    // A middle tier moves pages too often, and the id of a mapped page says where it is.
+    let hints = backend == Backend::Frames && middle.is_none();
+    let split = if hints { split.with_hints(sizes, file_pages)? } else { split };
     let cache = builder.cache.as_ref().filter(|_| !builder.read_only);
     let persistent = builder.persistent_source()?.filter(|_| middle.is_some());
     let dram_max = builder.dram_bytes_max(dram)?;
-    let beside =
-        middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some(), sizes.own, dram_max));
+    let of_middle = |middle| bytes_beside(middle, persistent.is_some(), sizes.own, dram_max);
+    let beside = middle.as_ref().map_or(0, of_middle);
     let hash = hash_options(builder, sizes.own, file_pages, (dram, dram_max))?;
     let beside =
         beside.saturating_add(cache.map_or(0, Cache::dram_bytes)).saturating_add(match builder.protocol() {
@@ -357,6 +360,7 @@ fn shares(
         },
         mode: builder.mode,
         in_memory: builder.read_only,
+        hints,
     };
     Ok((options, split))
 }

@@ -122,6 +122,7 @@ fn options(builder: &Builder, share: u64, sizes: PageSizes, file_pages: u64) -> 
         tiers: TierOptions::default(),
         mode: Mode::Inline,
         in_memory: false,
+        hints: false,
     })
 }
 

@@ -68,6 +68,7 @@ pub(super) fn test_pool_with(
         tiers: TierOptions::default(),
         mode,
         in_memory: false,
+        hints: true,
     };
     new_pool(files, &layout, options)
 }
@@ -94,6 +95,7 @@ pub(super) fn value_pool() -> TestPool {
         tiers: TierOptions::default(),
         mode: Mode::Inline,
         in_memory: false,
+        hints: true,
     };
     let test = new_pool(files, &layout, options);
     for bytes in [128 << 10, 256 << 10] {

@@ -93,20 +93,29 @@ impl Tree {
         seek: Seek<'_>,
         detour: &mut D,
     ) -> Result<ReadGuard<'p>, D::End> {
-        match pool.try_read_in_array(self.root) {
-            Some(root) if !root.is_in_middle() => {
-                root.mark();
-                Tree::leaf_below::<D, true>(pool, root, seek, detour)
-            }
-            // Another type: passing on a `Result` would put the guard in memory on both paths.
-            _ => match self.leaf_otherwise(pool, seek, detour) {
-                ControlFlow::Continue(leaf) => Ok(leaf),
-                ControlFlow::Break(end) => Err(end),
-            },
+        let root = pool.try_read_in_array(self.root, false);
+        if let Some(root) = root
+            && !root.is_in_middle()
+        {
+            root.mark();
+            return Tree::leaf_below::<D, true>(pool, root, seek, detour);
+        }
+        // With a hash table. A call would return the leaf's guard through memory.
+        if root.is_none()
+            && let Some(root) = pool.try_read_root(self.root)
+            && !root.is_in_middle()
+        {
+            root.mark();
+            return Tree::leaf_below::<D, false>(pool, root, seek, detour);
+        }
+        // Another type: passing on a `Result` would put the guard in memory on both paths.
+        match self.leaf_otherwise(pool, seek, detour) {
+            ControlFlow::Continue(leaf) => Ok(leaf),
+            ControlFlow::Break(end) => Err(end),
         }
     }
 
-    /// [`Tree::leaf_by`] if the root is not in DRAM, or the page table no array.
+    /// [`Tree::leaf_by`] if the root is not in DRAM.
     #[inline(never)]
     fn leaf_otherwise<'p, D: Detour<'p>>(
         &self,
@@ -141,8 +150,8 @@ impl Tree {
             let index = seek.child_index(&node);
             let id = node.child_at(index);
             let seen = match IN_ARRAY {
-                true => pool.try_read_in_array(id),
-                false => pool.try_read_child(&guard, index, id),
+                true => pool.try_read_in_array(id, here == 1),
+                false => pool.try_read_child(&guard, index, id, here == 1),
             };
             // The rare path gets copies, so that these guards need no memory.
             guard = match seen {

@@ -169,6 +169,7 @@ impl PagesBuilder {
             tiers: TierOptions::default(),
             mode: Mode::Inline,
             in_memory: false,
+            hints: false,
         };
         maintenance::create(&files, &layout)?;
         file.make_known()?;

@@ -63,6 +63,7 @@ fn options() -> PoolOptions {
         tiers: TierOptions::default(),
         mode: Mode::Inline,
         in_memory: false,
+        hints: true,
     }
 }
 

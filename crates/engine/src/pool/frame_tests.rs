@@ -63,6 +63,7 @@ pub(crate) fn options(bytes: u64) -> PoolOptions {
         },
         mode: Mode::Inline,
         in_memory: false,
+        hints: true,
     }
 }
 

@@ -300,10 +300,27 @@ impl Tiers {
         self.try_read_at(id, self.table.entry(id)?)
     }
 
-    /// [`Tiers::try_read`]; `None` if the page table is not an array.
+    /// [`Tiers::try_read`]; `None` if the page table is not an array. Prefetches a leaf by its
+    /// hint.
     #[inline(always)]
-    pub(crate) fn try_read_in_array(&self, id: PageId) -> Option<ReadGuard<'_>> {
-        self.try_read_at(id, self.table.entry_in_array(id)?)
+    pub(crate) fn try_read_in_array(&self, id: PageId, is_leaf: bool) -> Option<ReadGuard<'_>> {
+        let number = self.table.number_in_array(id)?;
+        if is_leaf && let Some(hint) = self.table.hint_numbered(number) {
+            self.prefetch(hint);
+            if planted(Bug::BelieveHint) {
+                // Of the smallest pages, hints are numbers of frames.
+                let entry = self.table.entry_numbered(number);
+                return Some(ReadGuard::new(self, id, entry, entry.latch().load(), hint));
+            }
+        }
+        self.try_read_at(id, self.table.entry_numbered(number))
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, hint: u32) {
+        if let Some(frames) = self.frames.fixed() {
+            frames.prefetch(hint);
+        }
     }
 
     /// [`Tiers::try_read`] of a root.
@@ -319,8 +336,14 @@ impl Tiers {
         parent: &ReadGuard<'_>,
         index: usize,
         id: PageId,
+        is_leaf: bool,
     ) -> Option<ReadGuard<'_>> {
-        self.try_read_at(id, self.table.entry_of_child(parent.frame, index, id)?)
+        let prefetch = |hint| {
+            if is_leaf {
+                self.prefetch(hint);
+            }
+        };
+        self.try_read_at(id, self.table.entry_of_child(parent.frame, index, id, prefetch)?)
     }
 
     #[inline(always)]

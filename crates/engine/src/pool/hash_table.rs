@@ -2,11 +2,13 @@
 //!
 //! The table leads to entries. An entry belongs to the first page id that takes it, for good, since
 //! ids are never given up. So entries are type-stable: a lookup needs no latch, and the number of
-//! an entry stays good (`swips.rs`). Entries lie in the order of their numbers, denser than slots:
-//! a right swip touches little more memory than the array does.
+//! an entry stays good (`swips.rs`). Entries lie in the order of their numbers, denser than slots,
+//! and keys apart from them. So a right swip touches little more memory than the array does, and
+//! key, hint and entry are loaded side by side.
 //!
 //! ```text
-//!   entry     id, state word, location, unused: 32 bytes; entry 0 is no page's
+//!   entry     state word, location; entry 0 is no page's
+//!   key       hint, as in the array | class and index of the id
 //!   slot      low half of the id | number of the entry; 0 if empty
 //!   segments  first slots | twice as many | four times as many ...
 //! ```
@@ -20,13 +22,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_io::Region;
 
 use super::swips::Swips;
-use crate::ids::PageId;
+use crate::ids::{CLASS_SHIFT, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 
-const ENTRY_BYTES: u64 = 32;
+const ENTRY_BYTES: u64 = 16;
+const KEY_BYTES: u64 = 8;
 const SLOT_BYTES: u64 = 8;
 /// Bytes of a slot with its share of the entries, of which there are three for four slots.
-const BYTES_PER_SLOT: u64 = SLOT_BYTES + ENTRY_BYTES / 4 * 3;
+const BYTES_PER_SLOT: u64 = SLOT_BYTES + (ENTRY_BYTES + KEY_BYTES) / 4 * 3;
 /// Least slots of the first segment.
 const SLOTS_MIN: u64 = 64;
 /// Odd, and its product with an id has the id's low bits in its high ones.
@@ -35,6 +38,7 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Debug)]
 pub(crate) struct HashTable {
     entries: Region,
+    keys: Region,
     slots: Region,
     /// Binary logarithm of the slots of the first segment.
     first_bits: u32,
@@ -57,8 +61,27 @@ pub(crate) fn first_slots(pages: u64, bytes: u64) -> u64 {
     pages.saturating_mul(2).next_power_of_two().max(room).clamp(SLOTS_MIN, 1 << 30)
 }
 
-fn entries_bytes(pages_max: u64) -> u64 {
-    (pages_max.min(u32::MAX.into()) + 1) * ENTRY_BYTES
+/// Entries of `pages` pages, with entry 0.
+fn entries(pages: u64) -> u64 {
+    pages.min(u32::MAX.into()) + 1
+}
+
+/// Bits of an index in a key. The class is above them.
+const INDEX_BITS: u32 = 28;
+/// Indexes of the pages are below this.
+pub(super) const INDEXES_MAX: u64 = 1 << INDEX_BITS;
+const _: () = assert!(SizeClass::COUNT <= 1 << (32 - INDEX_BITS));
+
+/// The id of which this is the key, in the low half of a word.
+#[inline(always)]
+fn id_of_key(word: u64) -> PageId {
+    let key = word & u64::from(u32::MAX);
+    PageId(key >> INDEX_BITS << CLASS_SHIFT | key & (INDEXES_MAX - 1))
+}
+
+fn key_of_id(id: PageId) -> u64 {
+    debug_assert!(id.class_index() < SizeClass::COUNT && id.index() < INDEXES_MAX);
+    (id.class_index() as u64) << INDEX_BITS | id.index()
 }
 
 /// Bytes of all segments that `pages_max` pages can need.
@@ -75,7 +98,8 @@ impl HashTable {
     /// Those of [`Region::reserve_writable`].
     pub(crate) fn reserve(slots: u64, pages_max: u64, swips: Swips) -> io::Result<HashTable> {
         Ok(HashTable {
-            entries: Region::reserve_writable(entries_bytes(pages_max) as usize)?,
+            entries: Region::reserve_writable((entries(pages_max) * ENTRY_BYTES) as usize)?,
+            keys: Region::reserve_writable((entries(pages_max) * KEY_BYTES) as usize)?,
             slots: Region::reserve_writable(slots_bytes(slots, pages_max) as usize)?,
             first_bits: slots.ilog2(),
             segments: AtomicU32::new(1),
@@ -87,18 +111,17 @@ impl HashTable {
 
     /// Bytes of addresses that [`HashTable::reserve`] takes.
     pub(crate) fn reserved_bytes(slots: u64, pages_max: u64) -> u64 {
-        slots_bytes(slots, pages_max) + entries_bytes(pages_max)
+        slots_bytes(slots, pages_max) + entries(pages_max) * (ENTRY_BYTES + KEY_BYTES)
     }
 
     /// Bytes of the segments and entries of `pages` pages, if the first segment has `slots` slots.
     pub(crate) fn bytes_with(slots: u64, pages: u64) -> u64 {
-        let pages = pages.min(u32::MAX.into());
         let (mut segment, mut all) = (slots, slots);
         while all / 4 * 3 < pages {
             segment *= 2;
             all += segment;
         }
-        all * SLOT_BYTES + (pages + 1) * ENTRY_BYTES
+        all * SLOT_BYTES + entries(pages) * (ENTRY_BYTES + KEY_BYTES)
     }
 
     fn segment_bits(&self, segment: u32) -> u32 {
@@ -117,20 +140,46 @@ impl HashTable {
         &self.slots.words(at..at + 8)[0]
     }
 
-    /// Id, state word and location.
     #[inline(always)]
-    fn words(&self, number: u32) -> [&AtomicU64; 3] {
+    fn key(&self, number: u32) -> &AtomicU64 {
+        let at = (u64::from(number) * KEY_BYTES) as usize;
+        &self.keys.words(at..at + 8)[0]
+    }
+
+    #[inline(always)]
+    fn words(&self, number: u32) -> Words<'_> {
         let at = (u64::from(number) * ENTRY_BYTES) as usize;
-        let [id, state, location] = self.entries.words(at..at + 24) else { unreachable!("three words") };
-        [id, state, location]
+        let [state, location] = self.entries.words(at..at + 16) else { unreachable!("two words") };
+        (state, location)
     }
 
     /// The entry of this number, if it is that of `id`.
     #[inline(always)]
     fn entry_at(&self, number: u32, id: PageId) -> Option<Words<'_>> {
-        let [key, state, location] = self.words(number);
-        // The other words of a new entry are zero, as are those of a page that does not exist.
-        (key.load(Ordering::Relaxed) == id.0).then_some((state, location))
+        self.hinted_entry_at(number, id, |_| {})
+    }
+
+    /// [`HashTable::entry_at`], after `with` has its hint, or another's.
+    #[inline(always)]
+    fn hinted_entry_at(&self, number: u32, id: PageId, with: impl FnOnce(u32)) -> Option<Words<'_>> {
+        let key = self.key(number).load(Ordering::Relaxed);
+        with((key >> 32) as u32);
+        // The words of a new entry are zero, as are those of a page that does not exist.
+        (id_of_key(key) == id).then(|| self.words(number))
+    }
+
+    #[cfg(test)]
+    pub(super) fn hint(&self, id: PageId) -> Option<u32> {
+        Some((self.key(self.find(id)?).load(Ordering::Relaxed) >> 32) as u32)
+    }
+
+    /// Notes where the page is. The caller has its exclusive latch, or no other thread knows it.
+    pub(super) fn note_hint(&self, id: PageId, hint: u32) {
+        let Some(number) = self.find(id) else { return };
+        let (key, noted) = (self.key(number), key_of_id(id) | u64::from(hint) << 32);
+        if key.load(Ordering::Relaxed) != noted {
+            key.store(noted, Ordering::Relaxed);
+        }
     }
 
     #[cold]
@@ -142,15 +191,20 @@ impl HashTable {
     /// The entry of the `child`th child of the node in the frame `parent`, by its swip. Or at the
     /// first probe, if the frame cannot have swips.
     #[inline(always)]
-    pub(super) fn guess(&self, parent: u32, child: usize, id: PageId) -> Option<Words<'_>> {
+    pub(super) fn guess(
+        &self,
+        parent: u32,
+        child: usize,
+        id: PageId,
+        with_hint: impl FnOnce(u32),
+    ) -> Option<Words<'_>> {
         let Some(number) = self.swips.get(parent, child) else {
-            return self.entry_at(self.first_probe(id), id);
+            return self.hinted_entry_at(self.first_probe(id), id, with_hint);
         };
         if planted(Bug::SwipOfReusedEntry) && number != 0 {
-            let [_, state, location] = self.words(number);
-            return Some((state, location));
+            return Some(self.words(number));
         }
-        self.entry_at(number, id)
+        self.hinted_entry_at(number, id, with_hint)
     }
 
     /// [`HashTable::entry`], by a swip if there are any.
@@ -232,7 +286,7 @@ impl HashTable {
         let slot = self.probe(newest, id).expect_err("it has none");
         self.used.fetch_add(1, Ordering::Relaxed);
         let number = self.entries_used.fetch_add(1, Ordering::Relaxed);
-        self.words(number as u32)[0].store(id.0, Ordering::Relaxed);
+        self.key(number as u32).store(key_of_id(id), Ordering::Relaxed);
         self.slot(slot).store(id.0 << 32 | number, Ordering::Release);
     }
 
@@ -243,7 +297,7 @@ impl HashTable {
     /// Bytes of the segments, the entries in use and the swips.
     pub(super) fn bytes(&self) -> u64 {
         let slots = self.segment_start(self.segments.load(Ordering::Relaxed)) * SLOT_BYTES;
-        let entries = self.entries_used.load(Ordering::Relaxed) * ENTRY_BYTES;
+        let entries = self.entries_used.load(Ordering::Relaxed) * (ENTRY_BYTES + KEY_BYTES);
         slots + entries + self.swips.bytes()
     }
 }
@@ -251,10 +305,20 @@ impl HashTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::SizeClass;
 
     fn id(index: u64) -> PageId {
         PageId::new(SizeClass::SMALLEST, index)
+    }
+
+    #[test]
+    fn a_key_is_that_of_one_id() {
+        for class in SizeClass::all() {
+            for index in [1, 2, INDEXES_MAX - 1] {
+                let key = key_of_id(PageId::new(class, index));
+                assert!(key <= u64::from(u32::MAX));
+                assert_eq!(id_of_key(key | 7 << 32), PageId::new(class, index), "beside any hint");
+            }
+        }
     }
 
     /// Every page keeps its entry when further segments come.
@@ -286,7 +350,7 @@ mod tests {
         assert_eq!(table.find(PageId::NONE), None);
         assert!(table.bytes() <= HashTable::reserved_bytes(64, 1 << 12));
         assert_eq!(table.bytes(), HashTable::bytes_with(64, ids.len() as u64));
-        assert_eq!(HashTable::bytes_with(64, 0), 64 * SLOT_BYTES + ENTRY_BYTES);
+        assert_eq!(HashTable::bytes_with(64, 0), 64 * SLOT_BYTES + ENTRY_BYTES + KEY_BYTES);
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Footprint {
             page_table: pool.table.kind(),
             is_swizzled: pool.table.is_swizzled(),
             page_table_bytes: ids.free_bytes()
-                + pool.table.hash_bytes().unwrap_or_else(|| ids.entries_bytes())
+                + pool.table.bytes(ids.entries())
                 + pool.frames.tables_bytes(&ids.ends()),
             live_pages: ids.used(),
             file_bytes: pool.device.len(),

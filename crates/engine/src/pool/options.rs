@@ -63,6 +63,8 @@ pub(crate) struct PoolOptions {
     pub(crate) mode: Mode,
     /// Whether writes stay in memory, where the cleaner gains nothing and a failure loses nothing.
     pub(crate) in_memory: bool,
+    /// Whether the page table has hints (`page_table.rs`).
+    pub(crate) hints: bool,
 }
 
 impl PoolOptions {
@@ -77,7 +79,7 @@ impl PoolOptions {
         };
         // Recovery uses the array in any case.
         let hash = self.hash.map_or(0, |hash| HashTable::reserved_bytes(hash.slots, 2 * self.pages_max));
-        PageTable::reserved_bytes(self.pages_max)
+        PageTable::reserved_bytes(self.pages_max, self.hints)
             .saturating_add(hash)
             .saturating_add(frames)
             .saturating_add(mapped)

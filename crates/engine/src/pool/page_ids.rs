@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::page_table::ENTRY_BYTES;
 use crate::ids::{ByClass, PageId, SizeClass};
 
 #[derive(Debug)]
@@ -113,9 +112,9 @@ impl PageIds {
         })
     }
 
-    /// Bytes of the page table's entries, if it is an array.
-    pub(crate) fn entries_bytes(&self) -> u64 {
-        self.classes.iter().filter(|ids| ids.end > 1).map(|ids| ids.end * ENTRY_BYTES).sum()
+    /// Entries of the page table, if it is an array.
+    pub(crate) fn entries(&self) -> u64 {
+        self.classes.iter().filter(|ids| ids.end > 1).map(|ids| ids.end).sum()
     }
 
     /// Bytes of the free ids.

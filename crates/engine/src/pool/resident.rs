@@ -197,6 +197,9 @@ impl Resident {
         header.set_middle_copy(None);
         header.set_page(id);
         entry.set_location(Location::Frame(frame));
+        if let Some(frames) = self.frames.fixed() {
+            self.table.note_hint(id, frames.hint(frame));
+        }
     }
 
     /// Releases the exclusive latch of a page that did not migrate. If its bytes were away, readers

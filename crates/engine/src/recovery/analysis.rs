@@ -183,8 +183,8 @@ pub(super) struct Analysis<'a> {
 impl<'a> Analysis<'a> {
     pub(super) fn new(files: &'a Files, options: &PoolOptions, superblock: &Superblock) -> Result<Self> {
         let page_bytes = superblock.page_bytes as usize;
-        let table = PageTable::reserve(options.pages_max).map_err(|source| Error::Memory {
-            bytes: PageTable::reserved_bytes(options.pages_max),
+        let table = PageTable::reserve(options.pages_max, options.hints).map_err(|source| Error::Memory {
+            bytes: PageTable::reserved_bytes(options.pages_max, options.hints),
             what: "the page table's addresses",
             source,
         })?;

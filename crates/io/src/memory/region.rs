@@ -28,6 +28,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
+use super::prefetch::prefetch_line;
+
 const PAGE_BYTES: usize = 4096;
 
 /// Granularity of access, bytes: a huge page, so that granting access never splits one.
@@ -338,6 +340,28 @@ impl Region {
                 range.len() / size_of::<u64>(),
             )
         }
+    }
+
+    /// Prefetches the cache line with the byte `at`, which may be any number, without waiting. It
+    /// may be inaccessible or have no memory.
+    ///
+    /// ```
+    /// let region = terrace_io::Region::reserve(1 << 20)?;
+    /// region.prefetch(4096);
+    /// region.prefetch(usize::MAX);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[inline(always)]
+    pub fn prefetch(&self, at: usize) {
+        if let Some(address) = self.address_of(at) {
+            prefetch_line(address);
+        }
+    }
+
+    /// The address of the byte `at`, if it is inside: others' memory is not brought.
+    #[inline(always)]
+    pub(super) fn address_of(&self, at: usize) -> Option<*const u8> {
+        (at < self.length).then(|| self.start.as_ptr().wrapping_add(at).cast_const().cast())
     }
 
     #[cold]

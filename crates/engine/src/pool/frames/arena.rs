@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relax
 
 use terrace_io::{Region, is_numa_balancing};
 
+use super::fixed::Fixed;
 use super::header::{HEADER_BYTES, Header};
 use super::line_masks::LineMasks;
 use super::links::Links;
@@ -426,6 +427,12 @@ impl Frames {
         self.bytes.words(id, frame)
     }
 
+    /// The addresses of frames, if they are those of pages.
+    #[inline(always)]
+    pub(crate) fn fixed(&self) -> Option<&Fixed> {
+        self.bytes.fixed()
+    }
+
     /// The content of page `id`: read it latched, or validate.
     #[inline(always)]
     pub(crate) fn view(&self, id: PageId, frame: u32) -> Racy<'_> {
@@ -502,11 +509,6 @@ impl Frames {
     #[inline(always)]
     pub(crate) fn own_words(&self, frame: u32) -> &[AtomicU64] {
         self.bytes.own_words(frame)
-    }
-
-    #[inline(always)]
-    pub(crate) fn own_view(&self, frame: u32) -> Racy<'_> {
-        Racy::new(self.own_words(frame))
     }
 
     /// Allocates memory for frames without pages. Its content is unspecified.

@@ -51,6 +51,20 @@ impl Fixed {
         start..start + (1 << (PAGE_SHIFT + class))
     }
 
+    /// The address of the frame, in units of the smallest page. 0 means none: the first frame goes
+    /// without, and those beyond 16 TiB.
+    pub(crate) fn hint(&self, frame: u32) -> u32 {
+        u32::try_from(self.bytes(frame).start >> PAGE_SHIFT).unwrap_or(0)
+    }
+
+    /// Prefetches the first line of the frame at `hint`, which may be any number.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hint: u32) {
+        if hint != 0 {
+            self.region.prefetch((hint as usize) << PAGE_SHIFT);
+        }
+    }
+
     pub(super) fn frame_at(&self, address: usize) -> Option<u32> {
         let offset = self.region.offset_of(address)?;
         let partition = Partition::from_index(offset >> self.partition_shift)?;

@@ -121,6 +121,15 @@ impl Residency {
         }
     }
 
+    /// The addresses of frames, if they are those of pages.
+    #[inline(always)]
+    pub(super) fn fixed(&self) -> Option<&Fixed> {
+        match self {
+            Residency::Frames(frames) => Some(frames),
+            Residency::Mapped(_) => None,
+        }
+    }
+
     /// Prepares addresses for frames to come.
     pub(super) fn prepare(
         &self,

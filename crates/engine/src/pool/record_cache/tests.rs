@@ -66,6 +66,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Arc<Maintenance> {
         tiers: TierOptions::default(),
         mode: Mode::Inline,
         in_memory: false,
+        hints: true,
     };
     crate::maintenance::create(&files, &layout).unwrap();
     let recovered = crate::recovery::recover(&files, &options, &NodeRedo).unwrap();

@@ -67,7 +67,7 @@ impl<'a> Words<'a> {
             let index = u32::try_from(at / self.page_bytes as u64).ok();
             let frame = index.and_then(|index| self.map.get(self.first.checked_add(index)?));
             (at, left) = (at + length as u64, left - length);
-            Some(frame.map(|frame| (self.frames.own_view(frame), inside, length)))
+            Some(frame.map(|frame| (Racy::new(self.frames.own_words(frame)), inside, length)))
         })
     }
 
@@ -143,8 +143,8 @@ mod tests {
         let mut read = vec![0; bytes.len()];
         assert!(words.copy_to(500, &mut read) && read == bytes);
         assert!(words.are(500, &bytes) && !words.are(501, &bytes));
-        assert_eq!(frames.own_view(6).u8(4000), bytes[0]);
-        assert_eq!(frames.own_view(1).u8(0), bytes[96]);
+        assert_eq!(Racy::new(frames.own_words(6)).u8(4000), bytes[0]);
+        assert_eq!(Racy::new(frames.own_words(1)).u8(0), bytes[96]);
         assert_eq!(words.word(500), u64::from_le_bytes(bytes[..8].try_into().unwrap()));
         assert!(!words.copy_to(1500, &mut read), "there is no fourth frame");
         assert_eq!((words.word(1536), words.word(u64::MAX)), (0, 0));
