@@ -108,7 +108,7 @@ pub fn cache_fields(input: &[u8]) {
             1 => choices.poke(&mut left.fast[..256], &usual),
             _ => {
                 let Some(page) = choices.pick(&pages) else { return };
-                let end = if choices.byte() % 2 == 0 { 128 } else { PAGE };
+                let end = if choices.byte().is_multiple_of(2) { 128 } else { PAGE };
                 choices.poke(&mut left.fast[page * PAGE..][4..end], &usual);
             }
         }

@@ -49,7 +49,7 @@ impl Choices<'_> {
         if bytes.len() < length {
             return;
         }
-        if self.byte() % 8 == 0 {
+        if self.byte().is_multiple_of(8) {
             let at = self.below(bytes.len());
             bytes[at] ^= 1 << (self.byte() % 8);
             return;

@@ -37,7 +37,7 @@ fn fill(db: &Db) {
         let value = vec![number as u8; length];
         table.put(format!("key {:03}", number * 7 % 300).as_bytes(), &value).expect("put");
         if number % 3 == 0 {
-            other.put(&number.to_be_bytes(), b"value").expect("put");
+            other.put(number.to_be_bytes(), b"value").expect("put");
         }
     }
     for number in (0..300u32).step_by(4) {
@@ -83,7 +83,7 @@ pub(crate) fn use_twice(open: impl Fn() -> terrace::Result<Db>) {
             let _ = table.iter().rev().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
             let _ = table.get(b"key 001");
             let _ = table.get_many([b"key 001", b"key 002"]);
-            let _ = table.put(b"key 001", &[1; 9000]);
+            let _ = table.put(b"key 001", [1; 9000]);
             let _ = table.delete(b"key 009");
             let _ = (table.pages(), table.len());
             // The first run leaves something for the second.
@@ -211,7 +211,7 @@ impl Pair {
         transaction.rollback_to(&savepoint).expect("its own savepoint");
         for _ in 0..input.byte() % 6 {
             let key = input.key();
-            if input.byte() % 3 == 0 {
+            if input.byte().is_multiple_of(3) {
                 let was = transaction.delete(self.table(), &key).expect("delete");
                 assert_eq!(was, changed.remove(&key).is_some());
             } else {
@@ -223,7 +223,7 @@ impl Pair {
         }
         let all: Result<Vec<_>, Error> = transaction.range::<&[u8]>(self.table(), ..).collect();
         assert_eq!(all.expect("a sound database is read"), changed.clone().into_iter().collect::<Vec<_>>());
-        if input.byte() % 4 == 0 {
+        if input.byte().is_multiple_of(4) {
             transaction.abort();
         } else {
             transaction.commit().expect("nobody to conflict with");
@@ -259,7 +259,7 @@ pub(crate) fn operations(input: &[u8]) {
             17 => {
                 let (key, value) = (input.key(), input.value());
                 let now = pair.map.get(&key).cloned();
-                let expected = if input.byte() % 4 == 0 { None } else { now.clone() };
+                let expected = if input.byte().is_multiple_of(4) { None } else { now.clone() };
                 let swap =
                     pair.table().compare_and_swap(&key, expected.as_deref(), Some(&value)).expect("swap");
                 assert_eq!(swap.is_done(), expected == now);
@@ -267,8 +267,8 @@ pub(crate) fn operations(input: &[u8]) {
                     pair.map.insert(key, value);
                 }
             }
-            14 if input.byte() % 8 == 0 => pair.close(),
-            15 if input.byte() % 8 == 0 => pair.kill(),
+            14 if input.byte().is_multiple_of(8) => pair.close(),
+            15 if input.byte().is_multiple_of(8) => pair.kill(),
             _ => {}
         }
         if let Some(entries) = pair.table().len_if_known().expect("a count") {

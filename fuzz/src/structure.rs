@@ -179,7 +179,7 @@ fn child(files: &mut Files, choices: &mut Choices<'_>, nodes: &[Image], ids: &[u
     let mut blocks = entries(files, node, 48);
     blocks.push(node.start + 40);
     let Some(at) = choices.pick(&blocks) else { return };
-    let id = if choices.byte() % 4 == 0 { node.id } else { choices.number(ids) };
+    let id = if choices.byte().is_multiple_of(4) { node.id } else { choices.number(ids) };
     files.pages[at..at + 8].copy_from_slice(&id.to_le_bytes());
 }
 
@@ -195,7 +195,7 @@ fn entry(files: &mut Files, choices: &mut Choices<'_>, leaves: &[Image], ids: &[
 fn record(files: &mut Files, choices: &mut Choices<'_>, ids: &[u64]) {
     let records = files.records();
     let Some((at, length)) = choices.pick(&records) else { return };
-    let end = if choices.byte() % 2 == 0 { length.min(80) } else { length };
+    let end = if choices.byte().is_multiple_of(2) { length.min(80) } else { length };
     choices.poke(&mut files.log[at + 16..at + end], ids);
     files.seal_record(at, length);
 }

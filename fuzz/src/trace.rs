@@ -35,7 +35,7 @@ const USUAL: [u64; 8] = [0, 1, 7, 4096, 1 << 20, (1 << 20) + 1, 1 << 31, 1 << 48
 pub fn trace_fields(input: &[u8]) {
     let mut choices = Choices(input);
     let name = choices.pick(&FORMATS).expect("there are some");
-    let is_compressed = choices.byte() % 3 == 0;
+    let is_compressed = choices.byte().is_multiple_of(3);
     let mut bytes = Vec::new();
     while !choices.is_over() && bytes.len() < 4096 {
         line(name, &mut choices, &mut bytes);
@@ -46,7 +46,7 @@ pub fn trace_fields(input: &[u8]) {
         let mut choices = Choices(input);
         bytes = frames(&bytes, &mut choices);
     }
-    let columns = (choices.byte() % 4 == 0).then(|| choices.pick(&COLUMNS)).flatten();
+    let columns = (choices.byte().is_multiple_of(4)).then(|| choices.pick(&COLUMNS)).flatten();
     read(&bytes, &format, columns);
 }
 
@@ -96,7 +96,7 @@ fn field(choices: &mut Choices<'_>) -> String {
 
 /// Mostly a small number, so that only one field of a line is wrong.
 fn sane(choices: &mut Choices<'_>) -> String {
-    if choices.byte() % 8 == 0 { field(choices) } else { choices.byte().to_string() }
+    if choices.byte().is_multiple_of(8) { field(choices) } else { choices.byte().to_string() }
 }
 
 /// A record of `.vscsi`, whose version is mostly that of the others.
@@ -106,7 +106,7 @@ fn command(choices: &mut Choices<'_>) -> Vec<u8> {
     record.extend((choices.number(&USUAL) as u32).to_le_bytes());
     record.extend(1u32.to_le_bytes());
     record.extend(command.to_le_bytes());
-    record.extend(if choices.byte() % 16 == 0 { [0, choices.byte()] } else { [0, 1] });
+    record.extend(if choices.byte().is_multiple_of(16) { [0, choices.byte()] } else { [0, 1] });
     record.extend(choices.number(&USUAL).to_le_bytes());
     record.extend(choices.number(&USUAL).to_le_bytes());
     record
@@ -141,7 +141,7 @@ fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
             bytes.extend_from_slice(&(choices.number(&USUAL) as u32).to_le_bytes());
             bytes.extend_from_slice(&choices.number(&USUAL).to_le_bytes());
             // Truncated.
-            if choices.byte() % 32 == 0 {
+            if choices.byte().is_multiple_of(32) {
                 bytes.pop();
             }
             return;
@@ -189,7 +189,7 @@ fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
     };
     bytes.extend_from_slice(text.as_bytes());
     // Sometimes a line without an end.
-    if choices.byte() % 32 != 0 {
+    if !choices.byte().is_multiple_of(32) {
         bytes.push(b'\n');
     }
 }
@@ -215,7 +215,7 @@ fn frames(content: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
                 for _ in 0..choices.below(4) {
                     // Within the frame and first block headers, or anywhere.
                     let most = bytes.len() - from;
-                    let end = if choices.byte() % 2 == 0 { most.min(24) } else { most };
+                    let end = if choices.byte().is_multiple_of(2) { most.min(24) } else { most };
                     let at = from + choices.below(end);
                     bytes[at] ^= 1 << (choices.byte() % 8);
                 }
@@ -223,7 +223,7 @@ fn frames(content: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
             _ => frame(content, choices, &mut bytes),
         }
     }
-    if choices.byte() % 8 == 0 {
+    if choices.byte().is_multiple_of(8) {
         bytes.truncate(choices.below(bytes.len() + 1));
     }
     bytes

@@ -34,7 +34,7 @@ impl Random {
     /// Bytes with repetitions and small numbers, like numbers in files.
     fn input(&mut self) -> Vec<u8> {
         let length = 1 + self.next() as usize % 400;
-        let small = self.next() % 4 == 0;
+        let small = self.next().is_multiple_of(4);
         (0..length).map(|_| if small { self.next() % 16 } else { self.next() } as u8).collect()
     }
 }
@@ -58,7 +58,7 @@ fn run(target: fn(&[u8])) {
     if let Some(seed) = number("TERRACE_FUZZ_SEED") {
         return target(&Random(seed).input());
     }
-    let time = Duration::from_secs(number("TERRACE_FUZZ_SECONDS").unwrap_or(3));
+    let time = Duration::from_secs(number("TERRACE_FUZZ_SECONDS").unwrap_or(1));
     let began = Instant::now();
     // The same cases each time, for repeatable runs; TERRACE_FUZZ_FIRST sets another start.
     let first = number("TERRACE_FUZZ_FIRST").unwrap_or(1);
