@@ -205,7 +205,7 @@ fn nothing_is_lost_with_tier_and_log_in_persistent_memory() {
 fn nothing_is_lost_over_a_persistent_middle_tier() {
     let start = std::time::Instant::now();
     let mut tally = Tally::default();
-    let seeds = seeds(200);
+    let seeds = seeds(100);
     for seed in seeds.clone() {
         match live_caught(Plan::persistent(seed)) {
             Ok(more) => tally += more,
