@@ -99,6 +99,7 @@ pub(crate) use hash_table::first_slots;
 pub(crate) use options::{BufferSizes, PoolOptions};
 pub(crate) use page_ids::id_count_below;
 pub(crate) use page_table::PAGES_MAX;
+pub(crate) use page_table::bytes_per_entry;
 pub(crate) use page_table::indexes_max;
 pub(crate) use partial::{PartialGuard, Unread};
 pub(crate) use pin::{PINS_MAX, Pin};

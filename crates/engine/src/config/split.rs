@@ -9,7 +9,7 @@ use crate::ids::SizeClass;
 use crate::pool::options::HashOptions;
 use crate::pool::{
     BATCH_PAGES_MAX, BATCHES_MAX, BufferSizes, FRAMES_MAX, RECORD_BYTES_PER_FRAME, RecordCache,
-    VALUE_FRAMES_MIN, buffers_bytes, frame_cost, table_bytes_per_page,
+    VALUE_FRAMES_MIN, buffers_bytes, bytes_per_entry, frame_cost, table_bytes_per_page,
 };
 use crate::store::page_sizes::PageSizes;
 
@@ -122,9 +122,7 @@ pub(crate) fn log_bytes_min(class: SizeClass) -> u64 {
     needs(class).log * class.page_bytes() as u64
 }
 
-/// Bytes per page: its entry in the array, its hint, and its share of the free ids.
-const ARRAY_BYTES_PER_PAGE: u64 = 16;
-const HINT_BYTES_PER_PAGE: u64 = 4;
+/// Bytes per page: its share of the free ids.
 const ID_BYTES_PER_PAGE: u64 = 2;
 /// Part of the budget for pages to come, as a divisor.
 pub(super) const TABLE_SHARE: u64 = 48;
@@ -177,7 +175,7 @@ impl Split {
             beside: 0,
             record_overhead_per_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
             table_bytes_per_page: ID_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
-            array_bytes_per_page: ARRAY_BYTES_PER_PAGE,
+            array_bytes_per_page: bytes_per_entry(false),
             hash: None,
             frame_bytes: 0,
         };
@@ -186,8 +184,7 @@ impl Split {
 
     /// Gives the array hints.
     pub(crate) fn with_hints(self, sizes: PageSizes, file_pages: u64) -> Result<Split> {
-        let array_bytes_per_page = ARRAY_BYTES_PER_PAGE + HINT_BYTES_PER_PAGE;
-        Split { array_bytes_per_page, ..self }.with_frames(sizes, file_pages)
+        Split { array_bytes_per_page: bytes_per_entry(true), ..self }.with_frames(sizes, file_pages)
     }
 
     /// Takes `bytes` for middle tier and block cache off the frames.

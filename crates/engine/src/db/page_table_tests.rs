@@ -25,6 +25,14 @@ fn wrong(table: &Table, keys: impl Iterator<Item = u32>) -> usize {
     keys.filter(is_wrong).count()
 }
 
+/// Wrong answers for the first 6,000 keys under `bug`.
+fn wrong_under(bug: Option<Bug>, table: &Table) -> usize {
+    plant(bug);
+    let wrong = wrong(table, 0..6000);
+    plant(None);
+    wrong
+}
+
 /// Wrong answers after splits that move children to other indexes and nodes.
 fn wrong_after_splits(bug: Option<Bug>) -> usize {
     let db = builder(32 << 20).directory(Arc::new(MemoryDirectory::new())).open("").unwrap();
@@ -33,10 +41,7 @@ fn wrong_after_splits(bug: Option<Bug>) -> usize {
     (0..6000).step_by(2).for_each(put);
     assert_eq!(wrong(&table, (0..6000).step_by(2)), 0, "each swip is there");
     (1..6000).step_by(2).for_each(put);
-    plant(bug);
-    let wrong = wrong(&table, 0..6000);
-    plant(None);
-    wrong
+    wrong_under(bug, &table)
 }
 
 #[test]
@@ -137,10 +142,7 @@ fn wrong_with_hints_of_others(bug: Option<Bug>) -> usize {
     let pool = &table.shared().pool;
     let hints: Vec<u32> = pool.page_ids().filter_map(|id| pool.table.hint(id)).collect();
     pool.page_ids().zip(hints.iter().cycle().skip(1)).for_each(|(id, &hint)| pool.table.note_hint(id, hint));
-    plant(bug);
-    let wrong = wrong(&table, 0..6000);
-    plant(None);
-    wrong
+    wrong_under(bug, &table)
 }
 
 #[test]

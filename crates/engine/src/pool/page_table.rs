@@ -36,8 +36,8 @@ use crate::store::mapping_word::MappingWord;
 
 const IN_FRAME: u64 = 1 << 62;
 const IS_PARTIAL: u64 = 1 << 61;
-pub(crate) const ENTRY_BYTES: u64 = 16;
-pub(crate) const HINT_BYTES: u64 = 4;
+const ENTRY_BYTES: u64 = 16;
+const HINT_BYTES: u64 = 4;
 /// Two hints share a word.
 const HINT_BITS: u64 = 8 * HINT_BYTES;
 
@@ -145,6 +145,11 @@ pub(crate) fn indexes_max(pages_max: u64, class: SizeClass) -> u64 {
     pages_max >> class.index()
 }
 
+/// Bytes of an entry of the array, with its hint.
+pub(crate) fn bytes_per_entry(hints: bool) -> u64 {
+    if hints { ENTRY_BYTES + HINT_BYTES } else { ENTRY_BYTES }
+}
+
 /// Where a hint is in its word.
 #[inline(always)]
 fn hint_shift(number: u64) -> u64 {
@@ -204,14 +209,13 @@ impl PageTable {
 
     /// Bytes of the hash table with its swips, or of `entries` entries of the array.
     pub(crate) fn bytes(&self, entries: u64) -> u64 {
-        let hint_bytes = if self.hints_at > 0 { HINT_BYTES } else { 0 };
-        self.hash.as_ref().map_or_else(|| entries * (ENTRY_BYTES + hint_bytes), |hash| hash.bytes())
+        let in_array = entries * bytes_per_entry(self.hints_at > 0);
+        self.hash.as_ref().map_or(in_array, |hash| hash.bytes())
     }
 
     /// Bytes of addresses that [`PageTable::reserve`] takes.
     pub(crate) fn reserved_bytes(pages_max: u64, hints: bool) -> u64 {
-        let hint_bytes = if hints { HINT_BYTES } else { 0 };
-        (first_entry(pages_max, SizeClass::COUNT) * (ENTRY_BYTES + hint_bytes)).next_multiple_of(8)
+        (first_entry(pages_max, SizeClass::COUNT) * bytes_per_entry(hints)).next_multiple_of(8)
     }
 
     /// Indexes of `class` must be below this.
