@@ -129,6 +129,10 @@ pub(crate) enum Bug {
     PromotionLosesDirty,
     /// A stale middle copy counts when its page leaves DRAM.
     StaleMiddleCopy,
+    /// A page written under a pin in a middle frame counts as clean.
+    PinInMiddleStaysClean,
+    /// A page is pinned before the access that may promote it.
+    PromoteAfterPin,
     /// A freed page can be latched before its record is durable.
     FreedUnmarked,
     KeepMiddleCopy,

@@ -13,8 +13,9 @@ use super::words::{WORD_BYTES, next_number};
 use crate::config::any_class_of;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
-use crate::pool::{Pin, ReadReason, Retry, batch_pages, fault_many};
-use crate::stats::FrameClass;
+use crate::migration::Access;
+use crate::pool::{Pin, ReadReason, Retry, batch_pages, fault_many, operation};
+use crate::stats::{FrameClass, MiddleStats};
 
 /// Longest wait for a shared guard.
 const CROWDED_WAIT: Duration = Duration::from_secs(2);
@@ -47,6 +48,8 @@ pub struct PagesStats {
     pub written_bytes: u64,
     /// Waits for a frame while all were dirty or in use.
     pub frame_waits: u64,
+    /// The middle tier, if there is one.
+    pub middle: Option<MiddleStats>,
 }
 
 /// Hands out pages in memory, or in a file once memory is full.
@@ -129,7 +132,7 @@ impl PageAllocator {
     pub fn read(&self, page: PageRef) -> Result<SharedGuard<'_>> {
         let hold = self.shared.words.share(page.id, page.number, CROWDED_WAIT);
         let hold = hold.map_err(|refused| page.refused(refused))?;
-        Ok(SharedGuard::new(self.pin(page)?, hold))
+        Ok(SharedGuard::new(self.pin(page, Access::Read)?, hold))
     }
 
     /// Locks `page` for writing; waits for all other guards.
@@ -140,11 +143,11 @@ impl PageAllocator {
         self.shared.pool.check()?;
         let hold = self.shared.words.exclude(page.id, page.number);
         let hold = hold.map_err(|refused| page.refused(refused))?;
-        Ok(ExclusiveGuard::new(&self.shared, page, self.pin(page)?, hold))
+        Ok(ExclusiveGuard::new(&self.shared, page, self.pin(page, Access::Write)?, hold))
     }
 
-    fn pin(&self, page: PageRef) -> Result<Pin<'_>> {
-        self.shared.pool.pin(page.id).map_err(|stop| page.stopped(stop))
+    fn pin(&self, page: PageRef, access: Access) -> Result<Pin<'_>> {
+        self.shared.pool.pin(page.id, access).map_err(|stop| page.stopped(stop))
     }
 
     /// The page that contains `word`, taken from a guard that is still held.
@@ -187,6 +190,9 @@ impl PageAllocator {
     /// [`Error::OutOfFrames`] if guards hold all frames, and errors of writing evicted pages.
     pub fn prefetch(&self, pages: &[PageRef]) -> Result<usize> {
         let pool = &self.shared.pool;
+        if pool.middle.is_some() {
+            operation::begin(Access::Read);
+        }
         let there = pages.iter().filter(|page| self.shared.words.is(page.id, page.number));
         let ids: Vec<PageId> = there.map(|page| page.id).collect();
         let mut brought = 0;
@@ -231,6 +237,7 @@ impl PageAllocator {
             read_bytes: stats.store_read_bytes.load(Relaxed),
             written_bytes: stats.store_written_bytes.load(Relaxed),
             frame_waits: stats.frame_waits.load(Relaxed),
+            middle: pool.tiers.middle_stats(),
         }
     }
 }

@@ -7,12 +7,13 @@
 //! - Read buffers: two of the largest pages for each of eight threads.
 //! - Page table: 24 bytes for each page of the smallest size in five times the budget; mapped, 8
 //!   more for each 4 KiB.
+//! - Middle tier: 66 bytes for each of its frames, and an admission queue.
 //! - Frames: the rest, with 66 bytes beside each.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_io::{Directory, MemoryDevice};
+use terrace_io::{Directory, MemoryDevice, Migrate, Time};
 
 use super::allocator::PageAllocator;
 use super::file::{MARK, PageFile};
@@ -23,6 +24,8 @@ use crate::config::{Defaults, FRAMES_MIN, any_class_of, frames_min};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::maintenance::{self, Layout};
+use crate::middle::{Middle, bytes_beside};
+use crate::migration::{Choice, Migration};
 use crate::pool::{
     BufferSizes, FRAMES_MAX, Mode, PAGES_MAX, PoolOptions, RecordCache, TierOptions, buffers_bytes,
     frame_cost, indexes_max, table_bytes_per_page,
@@ -40,6 +43,7 @@ const SLOT_BYTES: u64 = 64 << 10;
 const TABLE_BYTES_PER_PAGE: u64 = 16 + WORD_BYTES;
 /// The page table's capacity as a multiple of the budget.
 const TIMES_BUDGET: u64 = 5;
+const NO_SIZES: &str = "no sizes of pages were given";
 
 /// Settings of a [`PageAllocator`].
 ///
@@ -106,6 +110,69 @@ impl PagesBuilder {
         self
     }
 
+    /// Adds a memory tier between DRAM and the file, of kind [`MiddleKind::Numa`] or
+    /// [`MiddleKind::Simulated`].
+    ///
+    /// A guard is an access: it may promote its page to DRAM, and otherwise reads and writes it in
+    /// the middle tier, where it stays at its address (Riekenbrauck et al., section III-G). The
+    /// tier holds pages of the smallest allowed size. [`MiddleStats::other_sizes`] counts others,
+    /// which stay in DRAM and the file. Only its frame headers are part of the budget. Default: no
+    /// such tier.
+    ///
+    /// A simulated tier charges a guard in place four lines, as a search. It charges neither loads
+    /// and stores through the guard, nor any guard if its profile counts lines.
+    ///
+    /// [`PagesBuilder::open`] refuses tiers that outlive the process, as the pages do not, and
+    /// sizes above 64 KiB without a smaller one.
+    ///
+    /// ```
+    /// use terrace::pages::PageAllocator;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let pages = PageAllocator::builder()
+    ///     .dram(2 << 20)
+    ///     .page_sizes(&[4096])
+    ///     .middle("simulated:dram,4MiB".parse()?)
+    ///     .policy("0,0,1,1".parse()?)
+    ///     .open(folder.path().join("pages"))?;
+    /// let name = pages.allocate(4096)?.keep();
+    /// pages.write(name)?.write(0, b"written in place");
+    /// assert_eq!(pages.stats().middle.unwrap().writes_in_place, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`MiddleKind::Numa`]: crate::MiddleKind::Numa
+    /// [`MiddleKind::Simulated`]: crate::MiddleKind::Simulated
+    /// [`MiddleStats::other_sizes`]: crate::MiddleStats::other_sizes
+    pub fn middle(mut self, middle: Middle) -> Self {
+        self.dram = self.dram.middle(middle);
+        self
+    }
+
+    /// Which pages move between the tiers, as [`crate::Builder::migration`].
+    pub fn migration(mut self, migration: Migration) -> Self {
+        self.dram = self.dram.migration(migration);
+        self
+    }
+
+    /// The migration policy, as [`crate::Builder::policy`].
+    pub fn policy(mut self, policy: Choice) -> Self {
+        self.dram = self.dram.policy(policy);
+        self
+    }
+
+    /// How memory moves between the nodes of two tiers, as [`crate::Builder::migrate`].
+    pub fn migrate(mut self, way: Migrate) -> Self {
+        self.dram = self.dram.migrate(way);
+        self
+    }
+
+    /// The time of a simulated tier, as [`crate::Builder::simulated_time`].
+    pub fn simulated_time(mut self, time: Time) -> Self {
+        self.dram = self.dram.simulated_time(time);
+        self
+    }
+
     /// Which threads write evicted pages. Default: the allocator's own thread.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -133,10 +200,11 @@ impl PagesBuilder {
         classes.sort_unstable();
         classes.dedup();
         let backend = self.backend.unwrap_or_else(|| Defaults::default().backend);
-        let parts = divide(dram, &classes, backend)?;
+        let smallest = *classes.first().ok_or_else(|| Error::Config(NO_SIZES.to_owned()))?;
         // Also the class of page-table pages, which are no longer than a tree's.
-        let own = if classes[0].is_for_values() { SizeClass::SMALLEST } else { classes[0] };
+        let own = if smallest.is_for_values() { SizeClass::SMALLEST } else { smallest };
         let largest = classes[classes.len() - 1];
+        let (parts, tiers) = self.tiers(dram, &classes, own, backend)?;
         let file = PageFile::create(path.as_ref(), self.directory)?;
         let log = MemoryDevice::new("log of pages", 0);
         let files = Files::new(file.device(), Arc::new(log));
@@ -166,7 +234,7 @@ impl PagesBuilder {
             record_cache: RecordCache::Off,
             backend,
             replacement: Replacement::default(),
-            tiers: TierOptions::default(),
+            tiers,
             mode: Mode::Inline,
             in_memory: false,
             hints: false,
@@ -186,6 +254,31 @@ impl PagesBuilder {
         })?;
         Shared::start(maintenance, words, classes, file, dram, parts.log, self.mode).map(PageAllocator::of)
     }
+
+    /// The parts of `dram` bytes, and the tiers, for pages of `classes`.
+    fn tiers(
+        &self,
+        dram: u64,
+        classes: &[SizeClass],
+        own: SizeClass,
+        backend: Backend,
+    ) -> Result<(Parts, TierOptions)> {
+        // Only what was set here counts: partial pages are the tree's.
+        let mut builder = self.dram.clone().backend(backend).lines(0).mini_pages(false);
+        if builder.middle.is_none() {
+            builder = builder.no_middle();
+        }
+        builder.check_migrate()?;
+        if let Some(middle) = &builder.middle {
+            check_middle(middle, classes, own)?;
+        }
+        let parts = divide(dram, classes, backend, 0)?;
+        let Some(middle) = builder.middle_options(own)? else { return Ok((parts, TierOptions::default())) };
+        let parts = divide(dram, classes, backend, bytes_beside(&middle, false, own, dram))?;
+        let nodes = builder.node_options(builder.middle_nodes(own)?, parts.frames)?;
+        let (memory, time) = (builder.middle_memory(), builder.simulated_time);
+        Ok((parts, TierOptions { middle: Some(middle), memory, persistent: None, nodes, time }))
+    }
 }
 
 impl PageAllocator {
@@ -195,10 +288,25 @@ impl PageAllocator {
     }
 }
 
-fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> {
+fn check_middle(middle: &Middle, classes: &[SizeClass], own: SizeClass) -> Result<()> {
+    let kind = middle.kind();
+    let why = if kind.file().is_some() {
+        "it outlives the process, and an allocator's pages do not; use numa:NODES or simulated:PROFILE"
+            .to_owned()
+    } else if !classes.contains(&own) {
+        let most = SizeClass::LARGEST_NODE.page_bytes();
+        format!("it holds pages of at most {most} bytes, and all sizes given are larger")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Config(format!("the middle tier {kind}: {why}")))
+}
+
+/// `beside`: bytes for the headers and the admission queue of a middle tier.
+fn divide(total: u64, classes: &[SizeClass], backend: Backend, beside: u64) -> Result<Parts> {
     let [smallest, .., largest] = classes else {
-        let [only] = classes else { return Err(Error::Config("no sizes of pages were given".to_owned())) };
-        return divide(total, &[*only, *only], backend);
+        let [only] = classes else { return Err(Error::Config(NO_SIZES.to_owned())) };
+        return divide(total, &[*only, *only], backend, beside);
     };
     let (smallest, page_bytes) = (smallest.page_bytes() as u64, largest.page_bytes() as u64);
     let share = |part: u64, most: u64| (total / part).min(most).max(4 * page_bytes) / page_bytes * page_bytes;
@@ -209,6 +317,7 @@ fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> 
     let per_page = TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, classes[0]);
     let table = total / smallest * TIMES_BUDGET * per_page;
     let fixed = log + Wal::memory_bytes(LOG_BUFFER_BYTES) + staging + batches + table + SLOT_BYTES;
+    let fixed = fixed.saturating_add(beside);
     let frames = total.saturating_sub(fixed);
     let mut distinct = classes.to_vec();
     distinct.dedup();
@@ -217,7 +326,7 @@ fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> 
         distinct.iter().map(|&class| u64::from(frames_min(class)) * frame_cost(class)).sum::<u64>() + own;
     let needed = floors + buffers_bytes(*largest);
     if frames < needed {
-        let least = (fixed + needed).next_multiple_of(1 << 20);
+        let least = fixed.saturating_add(needed).checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX);
         return Err(Error::Config(format!(
             "dram of {total} bytes leaves {frames} bytes for frames; the fewest of each size of pages and the buffers of the \
              largest take {needed} bytes; give it about {least} bytes"
@@ -244,7 +353,7 @@ mod tests {
         for total in [1 << 20, 4 << 20, 16 << 20, 64 << 20, 1 << 30, 64 << 30] {
             for largest in SizeClass::all() {
                 for classes in [vec![largest], vec![SizeClass::SMALLEST, largest]] {
-                    match divide(total, &classes, Backend::Mapped) {
+                    match divide(total, &classes, Backend::Mapped, 0) {
                         Ok(parts) => {
                             assert!(parts.log + parts.staging + parts.batches + parts.frames <= total);
                             let mostly = parts.frames > total / 2 || total < 16 << 20;
@@ -258,17 +367,17 @@ mod tests {
                 }
             }
         }
-        assert!(divide(64 << 20, &[], Backend::Frames).unwrap_err().to_string().contains("no sizes"));
+        assert!(divide(64 << 20, &[], Backend::Frames, 0).unwrap_err().to_string().contains("no sizes"));
     }
 
     #[test]
     fn the_budget_that_is_said_to_do_does() {
         for class in SizeClass::all() {
-            let error = divide(1 << 20, &[class], Backend::Frames);
+            let error = divide(1 << 20, &[class], Backend::Frames, 0);
             let Err(error) = error.map_err(|error| error.to_string()) else { continue };
             let least = error.rsplit(' ').nth(1).unwrap().parse::<u64>().unwrap();
             // Parts that grow with the budget may need a little more.
-            assert!(divide(least + least / 4, &[class], Backend::Frames).is_ok(), "{error}");
+            assert!(divide(least + least / 4, &[class], Backend::Frames, 0).is_ok(), "{error}");
         }
     }
 }

@@ -32,6 +32,7 @@ mod named_snapshots;
 mod old_parts;
 mod page_sizes;
 mod pages;
+mod pages_tiers;
 mod parts;
 mod ranges;
 mod read_ahead;

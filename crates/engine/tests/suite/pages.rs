@@ -13,8 +13,8 @@ use terrace_io::{CallKind, FaultPlan, OpenMode};
 
 use super::common;
 
-const SIZES: [u64; 2] = [4 << 10, 16 << 10];
-const BUDGET: u64 = 2 << 20;
+pub const SIZES: [u64; 2] = [4 << 10, 16 << 10];
+pub const BUDGET: u64 = 2 << 20;
 
 fn open_on(directory: Arc<dyn Directory>, mode: Mode) -> PageAllocator {
     let builder = common::pages_builder().dram(BUDGET).page_sizes(&SIZES).mode(mode).directory(directory);
@@ -30,7 +30,7 @@ fn is_missing<T>(outcome: Result<T, Error>) -> bool {
 }
 
 /// Memory in `stats`, bytes.
-fn accounted(stats: &PagesStats) -> u64 {
+pub fn accounted(stats: &PagesStats) -> u64 {
     stats.frame_classes.iter().map(|class| class.bytes).sum::<u64>() + stats.table_bytes + stats.log_bytes
 }
 
@@ -44,8 +44,8 @@ fn is_filled(words: &[AtomicU64], seed: u64) -> bool {
 }
 
 #[derive(Default)]
-struct Model {
-    pages: HashMap<PageRef, Vec<u8>>,
+pub struct Model {
+    pub pages: HashMap<PageRef, Vec<u8>>,
     names: Vec<PageRef>,
     freed: Vec<PageRef>,
 }
@@ -55,7 +55,7 @@ impl Model {
         (!self.names.is_empty()).then(|| self.names[random.random_range(0..self.names.len())])
     }
 
-    fn step(&mut self, pages: &PageAllocator, random: &mut SmallRng) {
+    pub fn step(&mut self, pages: &PageAllocator, random: &mut SmallRng) {
         let range = |capacity: usize, random: &mut SmallRng| {
             let at = random.random_range(0..capacity);
             at..at + random.random_range(0..=(capacity - at).min(300))
@@ -116,7 +116,7 @@ impl Model {
         }
     }
 
-    fn check(&self, pages: &PageAllocator) {
+    pub fn check(&self, pages: &PageAllocator) {
         assert_eq!(pages.stats().pages, self.pages.len() as u64);
         for (&name, bytes) in &self.pages {
             let mut read = vec![7; bytes.len()];
