@@ -168,11 +168,12 @@ impl Database for Opened {
             middle: stats.middle.as_ref().map(|middle| MiddleStat {
                 bytes: middle.capacity_bytes,
                 frames: middle.frames,
-                page_bytes: middle.page_bytes,
                 other_page_bytes: {
+                    let takes = |bytes| middle.classes.iter().any(|class| class.page_bytes == bytes);
                     let sizes = stats.frame_classes.iter().map(|class| class.page_bytes);
-                    sizes.filter(|bytes| *bytes != middle.page_bytes).collect()
+                    sizes.filter(|bytes| !takes(*bytes)).collect()
                 },
+                classes: middle.classes.clone(),
                 other_sizes: middle.other_sizes,
             }),
             prometheus,

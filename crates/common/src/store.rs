@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use terrace::{
-    BackupReport, CacheStats, Compaction, FrameClass, LineWrites, MiddleStats, TableStats, VerifyReport,
+    BackupReport, CacheStats, Compaction, FrameClass, LineWrites, MiddleClass, MiddleStats, TableStats,
+    VerifyReport,
 };
 
 use crate::failure::{Failure, Outcome};
@@ -321,8 +322,8 @@ pub struct MiddleStat {
     pub bytes: u64,
     /// Number of frames.
     pub frames: u64,
-    /// Bytes per page.
-    pub page_bytes: u64,
+    /// Frames by page size, smallest first.
+    pub classes: Vec<MiddleClass>,
     /// Page sizes in use that bypass this tier, in bytes, smallest first.
     pub other_page_bytes: Vec<u64>,
     /// Pages of those sizes that were read or created.

@@ -113,8 +113,8 @@ pub use pool::{Mode, RecordCache, migration};
 pub use replacement::Replacement;
 pub use stats::{
     Bucket, Bypasses, CacheBypasses, CacheStats, CachedRecords, Damage, DramCacheStats, FrameClass, GivenUp,
-    Latency, LineWrites, MemoryMoves, MiddleStats, MiddleWrites, Migrations, PersistentStats, Retries,
-    Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport, WriteBacks,
+    Latency, LineWrites, MemoryMoves, MiddleClass, MiddleStats, MiddleWrites, Migrations, PersistentStats,
+    Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport, WriteBacks,
 };
 pub use terrace_cache::CacheTrust;
 pub use terrace_io::{

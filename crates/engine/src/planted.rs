@@ -117,6 +117,12 @@ pub(crate) enum Bug {
     SwipOfReusedEntry,
     /// A read takes the hint for the page's frame.
     BelieveHint,
+    /// A page of another size than the own is promoted without its lines, of which it has none.
+    PartialOfOtherSize,
+    /// Middle frames are removed while pages in DRAM still have copies in them.
+    KeepCopyInRemovedFrame,
+    /// Middle frames go to another size beyond the tier's bytes.
+    MiddleBeyondBudget,
     /// A middle copy is dropped below a partial page.
     DropBelowPartial,
     /// An image has zeros or older bytes for the lines that a partial page lacks.

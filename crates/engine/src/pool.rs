@@ -9,7 +9,7 @@
 //! - Migration and eviction: `replacement`, `tier`, `tiers`, `emptying`, `evict`, `dirty`,
 //!   `guard`
 //! - Cached records: `record_cache`
-//! - Numbers of frames: `options`, `budget`, `balance`, `resize`
+//! - Numbers of frames: `options`, `budget`, `balance`, `resize`, `resize_middle`
 //! - Partial pages: `partial`
 //! - Images: `buffers`, `read_buffer`, `reread`, `images`
 //! - The pool: `buffer_pool` (`Pool`, faults), `adopt`, `acquire`, `change`, `pin`,
@@ -68,10 +68,13 @@ pub(crate) mod requests;
 pub(crate) mod reread;
 pub(crate) mod resident;
 mod resize;
+mod resize_middle;
 pub(crate) mod retry;
 pub(crate) mod stats;
 mod swips;
 mod tier;
+#[cfg(test)]
+mod tier_class_tests;
 #[cfg(test)]
 mod tier_record_tests;
 #[cfg(test)]

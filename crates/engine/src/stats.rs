@@ -18,8 +18,9 @@ use terrace_io::stats::Family;
 
 pub use self::histogram::{Bucket, Latency};
 pub use self::line_writes::LineWrites;
+pub(crate) use self::line_writes::LinesOfSize;
 pub use self::middle::{
-    DramCacheStats, MemoryMoves, MiddleStats, MiddleWrites, Migrations, PersistentStats, Tuning,
+    DramCacheStats, MemoryMoves, MiddleClass, MiddleStats, MiddleWrites, Migrations, PersistentStats, Tuning,
 };
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;

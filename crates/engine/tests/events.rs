@@ -125,13 +125,14 @@ fn pages_that_do_not_go_to_the_middle_tier_are_told_of_when_there_are_any() {
     let disk = SimulatedDisk::new(1);
     let open = || {
         let tiers = builder(&disk).dram(16 << 20).page_size_max(16 << 10).log_max(1 << 20);
-        tiers.middle("simulated:dram,1MiB".parse().unwrap()).open("").unwrap()
+        // One frame of the own size, and none of four times as many bytes beside it.
+        tiers.middle("simulated:dram,16KiB".parse().unwrap()).open("").unwrap()
     };
     let warned = |found: &[Told]| {
         let warnings = found.iter().filter(|told| told.level == Level::WARN);
         Vec::from_iter(warnings.map(|told| format!("{} {}", told.message, told.fields.join(" "))))
     };
-    let said = "pages of another size do not go to the middle tier page_bytes=16384 middle_page_bytes=4096";
+    let said = "pages of this size do not go to the middle tier page_bytes=16384 middle_bytes=16384";
     let found = told(|| {
         let db = open();
         db.create_table("own").unwrap();

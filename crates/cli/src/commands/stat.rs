@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use terrace::Compression;
+use terrace::{Compression, MiddleClass};
 use terrace_common::failure::Outcome;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, with_database};
@@ -34,9 +34,12 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         print(output, format_args!("{frames} for pages of {page}, {bytes}\n"))?;
     }
     if let Some(middle) = &stat.middle {
-        let (bytes, frames, page) =
-            (show_size(middle.bytes), counted(middle.frames, "frame"), show_size(middle.page_bytes));
-        print(output, format_args!("middle tier {bytes}, {frames} for pages of {page} alone\n"))?;
+        let of_class = |class: &MiddleClass| {
+            format!("{} for pages of {}", counted(class.frames, "frame"), show_size(class.page_bytes))
+        };
+        let (bytes, frames) = (show_size(middle.bytes), middle.classes.iter().map(of_class));
+        let frames = frames.collect::<Vec<_>>().join(", ");
+        print(output, format_args!("middle tier {bytes}, {frames}\n"))?;
         if !middle.other_page_bytes.is_empty() {
             let others: Vec<String> = middle.other_page_bytes.iter().copied().map(show_size).collect();
             let others = others.join(", ");

@@ -7,7 +7,7 @@
 //! - Read buffers: two of the largest pages for each of eight threads.
 //! - Page table: 24 bytes for each page of the smallest size in five times the budget; mapped, 8
 //!   more for each 4 KiB.
-//! - Middle tier: 66 bytes for each of its frames, and an admission queue.
+//! - Middle tier: 66 bytes for each page of the smallest size that fits, and an admission queue.
 //! - Frames: the rest, with 66 bytes beside each.
 
 use std::path::Path;
@@ -115,15 +115,16 @@ impl PagesBuilder {
     ///
     /// A guard is an access: it may promote its page to DRAM, and otherwise reads and writes it in
     /// the middle tier, where it stays at its address (Riekenbrauck et al., section III-G). The
-    /// tier holds pages of the smallest allowed size. [`MiddleStats::other_sizes`] counts others,
-    /// which stay in DRAM and the file. Only its frame headers are part of the budget. Default: no
-    /// such tier.
+    /// tier holds pages of all allowed sizes. Its bytes are divided among these, at first evenly.
+    /// Then frames go to the size whose pages miss them most, as in DRAM. A promoted or demoted
+    /// page takes a frame of its size, and nothing moves without one. Only frame headers are part
+    /// of the budget. Default: no such tier.
     ///
     /// A simulated tier charges a guard in place four lines, as a search. It charges neither loads
     /// and stores through the guard, nor any guard if its profile counts lines.
     ///
     /// [`PagesBuilder::open`] refuses tiers that outlive the process, as the pages do not, and
-    /// sizes above 64 KiB without a smaller one.
+    /// those without room for a page of each size (and 4 KiB, if all are above 64 KiB).
     ///
     /// ```
     /// use terrace::pages::PageAllocator;
@@ -143,7 +144,6 @@ impl PagesBuilder {
     ///
     /// [`MiddleKind::Numa`]: crate::MiddleKind::Numa
     /// [`MiddleKind::Simulated`]: crate::MiddleKind::Simulated
-    /// [`MiddleStats::other_sizes`]: crate::MiddleStats::other_sizes
     pub fn middle(mut self, middle: Middle) -> Self {
         self.dram = self.dram.middle(middle);
         self
@@ -293,11 +293,14 @@ fn check_middle(middle: &Middle, classes: &[SizeClass], own: SizeClass) -> Resul
     let why = if kind.file().is_some() {
         "it outlives the process, and an allocator's pages do not; use numa:NODES or simulated:PROFILE"
             .to_owned()
-    } else if !classes.contains(&own) {
-        let most = SizeClass::LARGEST_NODE.page_bytes();
-        format!("it holds pages of at most {most} bytes, and all sizes given are larger")
     } else {
-        return Ok(());
+        let others = classes.iter().filter(|&&class| class != own);
+        let needed = others.chain([&own]).map(|class| class.page_bytes() as u64).sum::<u64>();
+        // Rounded down to whole pages of the own size, of which the others are multiples.
+        if middle.bytes() >= needed {
+            return Ok(());
+        }
+        format!("{} bytes lack room for a page of each size; give it {needed}", middle.bytes())
     };
     Err(Error::Config(format!("the middle tier {kind}: {why}")))
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::adopt::before_access;
 use super::buffer_pool::Pool;
 use super::evict::FoundFrame;
-use super::frames::partition::{Partition, Tier};
+use super::frames::partition::{Partition, Tier, class_of};
 use super::guard::ReadGuard;
 use super::partial::Unread;
 use super::patience::Patience;
@@ -21,6 +21,7 @@ use super::tier::{MiddleTier, RESTARTS_MAX, Rising, operation};
 use super::view::View;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, PageId, SizeClass};
+use crate::planted::{Bug, planted};
 use crate::store::image::COMPRESS;
 use crate::store::page;
 use crate::wal::{Class, Reservation};
@@ -82,6 +83,9 @@ impl Pool {
     /// Takes an empty frame of `partition` if that needs no wait. Without a maintenance thread it
     /// writes pages, so the caller holds no latch.
     pub(super) fn take_frame_now(&self, partition: Partition, id: PageId) -> Result<Option<u32>> {
+        if partition.tier == Tier::Middle && self.requests.works_inline() {
+            self.resizer().balance_middle()?;
+        }
         match self.find_frame(partition, id)? {
             // All pages are in use. Another sweep would take those that this one spared.
             Err(0) => return Ok(None),
@@ -117,16 +121,18 @@ impl Pool {
 
     /// Without a maintenance thread: cleans the middle tier if demotions lacked frames.
     fn clean_middle(&self) -> Result<()> {
-        let Some(middle) = self.tiers.middle.as_ref().filter(|_| self.requests.works_inline()) else {
-            return Ok(());
-        };
-        if !self.replacer.take_wanting(middle.partition()) {
+        if self.tiers.middle.is_none() || !self.requests.works_inline() {
             return Ok(());
         }
-        match self.requests.clean_frames(middle.partition(), true) {
-            Err(Error::Full { .. }) => Ok(()),
-            other => other,
+        for partition in SizeClass::all().map(Partition::middle) {
+            if self.replacer.take_wanting(partition) {
+                match self.requests.clean_frames(partition, true) {
+                    Ok(()) | Err(Error::Full { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
         }
+        Ok(())
     }
 
     /// Tells the record cache of a miss that the ghost knows. The record cache has frames of the
@@ -152,7 +158,7 @@ impl Pool {
     pub(super) fn partition_for_load(&self, id: PageId) -> Partition {
         let class = class_of_page(id);
         match self.tiers.middle_for(class) {
-            Some(middle) if !middle.is_bypassed(self.mode(), id) => middle.partition(),
+            Some(middle) if !middle.is_bypassed(self.mode(), id) => Partition::middle(class),
             _ => class.into(),
         }
     }
@@ -161,7 +167,7 @@ impl Pool {
     pub(super) fn frame_for_new(&self, class: SizeClass) -> Result<u32> {
         if let Some(middle) = self.tiers.middle_for(class)
             && !middle.is_bypassed_by_new()
-            && let Some(frame) = self.take_frame_now(middle.partition(), PageId::NONE)?
+            && let Some(frame) = self.take_frame_now(Partition::middle(class), PageId::NONE)?
         {
             return Ok(frame);
         }
@@ -195,7 +201,7 @@ impl Pool {
         let mini = if partial { take_mini(self, page.id)? } else { None };
         let to = match mini {
             Some(mini) => Some(mini),
-            None => self.take_frame_now(middle.class.into(), page.id)?,
+            None => self.take_frame_now(class_of(page.frame).into(), page.id)?,
         };
         let Some(to) = to else { return Ok(Promotion::Refused) };
         let rising = Rising { page, access, to, partial };
@@ -213,7 +219,7 @@ impl Pool {
         access: Access,
     ) -> Result<Promotion<'p>> {
         let (page, resident, replacer) = (guard.page(), &self.tiers.resident, &self.tiers.replacer);
-        let class = middle.class;
+        let class = class_of(page.frame);
         let Some(others) = middle.others_of_batch(resident, replacer, page.id, access) else {
             return Ok(Promotion::Deferred);
         };
@@ -334,7 +340,9 @@ pub(crate) enum Leaf<'p> {
 
 /// [`Pool::access_in_middle`] of a leaf for a point read, which may promote it without its lines.
 pub(crate) fn access_leaf<'p>(pool: &'p Pool, guard: ReadGuard<'p>, loaded: bool) -> Result<Leaf<'p>, Retry> {
-    let partial = pool.frames.lines.is_some();
+    // Only pages of the own size have lines.
+    let is_own = || class_of(guard.page().frame) == pool.class() || planted(Bug::PartialOfOtherSize);
+    let partial = pool.frames.lines.is_some() && is_own();
     let guard = access(pool, guard, loaded, partial)?;
     Ok(match partial && !guard.is_in_middle() {
         true => Leaf::Partial(Unread::new(guard)),

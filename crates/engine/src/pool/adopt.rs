@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use super::buffer_pool::Pool;
-use super::frames::partition::{index_of, is_middle};
+use super::frames::partition::{Partition, index_of, is_middle};
 use super::frames::persistent::{Adopted, PersistentFrames};
 use super::guard::ReadGuard;
 use super::page_table::{Entry, Location};
@@ -30,7 +30,7 @@ pub(crate) fn adopt(
 ) -> Result<()> {
     let Some(middle) = &tiers.middle else { return Ok(()) };
     let begun = Instant::now();
-    let partition = middle.partition();
+    let partition = Partition::middle(middle.class);
     let Some(highest) = adopted.iter().map(|frame| frame.index).max() else { return Ok(()) };
     let mut free = tiers.replacer.free(partition).lock();
     while tiers.frames.backed(partition) <= highest {

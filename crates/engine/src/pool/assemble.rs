@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 
-use super::budget::FrameBudget;
+use super::budget::{FrameBudget, MiddleBudget};
 use super::buffer_pool::Pool;
 use super::buffers::Batches;
 use super::cost::frame_cost;
@@ -71,11 +71,13 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     let memory = |bytes: u64| refused("the DRAM tier", bytes);
     let bytes_max = options.frame_bytes_max.max(options.frame_bytes);
     let class = SizeClass::of_bytes(found.page_bytes as u64).expect("the superblock was checked");
-    let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
-    let middle = options.tiers.middle.as_ref().map(|middle| (class, middle.frames));
-    let frames = Frames::reserve(bytes_max, middle, options.backend, options.pages_max)
+    let middle = options.tiers.middle.as_ref();
+    let middle = middle.map(|middle| MiddleBudget::new(class, middle.frames, found.persistent.is_some()));
+    let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0, middle };
+    let counts = middle.map_or([0; _], |middle| middle.counts_max());
+    let frames = Frames::reserve(bytes_max, &counts, options.backend, options.pages_max)
         .map_err(memory(bytes_max))?
-        .on_nodes(&options.tiers.nodes, class)
+        .on_nodes(&options.tiers.nodes)
         .map_err(memory(options.frame_bytes))?;
     let frames = match options.tiers.middle {
         Some(MiddleOptions { lines: Some(bytes), minis, .. }) => {

@@ -82,11 +82,22 @@ impl Pool {
         if copies != both as u64 {
             faults.push(format!("{copies} pages are counted that have two copies, and {both} have"));
         }
+        self.audit_budget(budget, &mut faults);
+        faults
+    }
+
+    fn audit_budget(&self, budget: &FrameBudget, faults: &mut Vec<String>) {
         let (taken, given) = (self.bytes_of_frames(), budget.for_frames(self.frames.largest()));
         if taken > given {
             faults.push(format!("frames take {taken} bytes, and they were given {given}"));
         }
-        faults
+        if let Some(middle) = &budget.middle {
+            let bytes = |class| u64::from(self.frames.count(Partition::middle(class))) * middle.cost(class);
+            let (taken, given) = (SizeClass::all().map(bytes).sum::<u64>(), middle.bytes);
+            if taken > given {
+                faults.push(format!("frames of the middle tier take {taken} bytes of {given}"));
+            }
+        }
     }
 
     /// Compares the segments' counts with the `owned` blocks, and the granted blocks with those of

@@ -34,10 +34,11 @@ pub(super) struct Standing {
     pub(super) above: u64,
 }
 
-/// The giver and taker of a step.
+/// The giver and taker of a step, which is at least a page of the taker.
 pub(super) fn decide(standings: &[Standing], step: u64) -> Option<(SizeClass, SizeClass)> {
     let less = |one: &Standing, other: &Standing| (one.hits * other.known).cmp(&(other.hits * one.known));
     let taker = standings.iter().max_by(|one, other| less(one, other))?;
+    let step = step.max(taker.class.page_bytes() as u64);
     let may_give = |one: &&Standing| one.class != taker.class && one.above >= step;
     let giver = standings.iter().filter(may_give).min_by(|one, other| less(one, other))?;
     // One more: no hits so far may be chance.
@@ -72,6 +73,8 @@ mod tests {
         let poor = Standing { above: 0, ..standing(4, 0, 90) };
         assert_eq!(decided(&[standing(0, 5, 90), standing(1, 40, 90), poor]), Some((0, 1)));
         assert_eq!(decided(&[standing(1, 40, 90), poor]), None, "the floor stays");
+        let large = standing(9, 40, 90);
+        assert_eq!(decided(&[standing(0, 0, 90), large]), None, "a page of the taker is a step at least");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use super::buffers::BATCH_PAGES_MAX;
 use super::frames::ReadReason;
 use super::latch::Word;
 use super::page_table::{Entry, Location};
-use super::partition::{ByPartition, Partition, partition_index_of, partition_of};
+use super::partition::{ByPartition, Partition, Tier, partition_index_of, partition_of};
 use super::resident::class_of_page;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
@@ -308,8 +308,9 @@ impl<'p> Batch<'p> {
             while frames.len() < most && self.pool.tiers.try_take_frames(partition, most, frames) {}
             frames.len()
         };
-        if let Some(class) = self.pool.tiers.middle.as_ref().map(|middle| middle.class) {
-            let partition = Partition::middle(class);
+        let in_middle = |partition: &Partition| partition.tier == Tier::Middle;
+        for partition in self.pool.tiers.frames.partitions().filter(in_middle) {
+            let class = partition.class;
             let (wants, share) = (
                 wanted.counts[partition.index()],
                 self.pool.tiers.page_frames(partition) as usize / FRAMES_SHARE,

@@ -1,7 +1,7 @@
 //! The budget of the frames, in bytes.
 
 use super::cost::{VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
-use crate::ids::SizeClass;
+use crate::ids::{ByClass, SizeClass};
 
 /// Divisor of the budget for one step (`balance.rs`).
 pub(crate) const STEP_SHARE: u64 = 64;
@@ -14,6 +14,62 @@ pub(crate) struct FrameBudget {
     pub(crate) floor: u32,
     /// Bytes of frames taken up to the last decision.
     pub(crate) taken: u64,
+    pub(crate) middle: Option<MiddleBudget>,
+}
+
+/// The budget of the middle tier's frames, without their headers, which are in DRAM.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MiddleBudget {
+    pub(crate) bytes: u64,
+    own: SizeClass,
+    /// The classes that it has frames for, or is to have.
+    takes: ByClass<bool>,
+    /// Whether its frames are in a file, whose format knows the own class only.
+    is_persistent: bool,
+    /// Bytes of frames taken up to the last decision.
+    pub(crate) taken: u64,
+}
+
+impl MiddleBudget {
+    /// All `frames`, of the own class.
+    pub(crate) fn new(own: SizeClass, frames: u32, is_persistent: bool) -> MiddleBudget {
+        let mut takes = [false; SizeClass::COUNT];
+        takes[own.index()] = true;
+        let bytes = u64::from(frames) * own.page_bytes() as u64;
+        MiddleBudget { bytes, own, takes, is_persistent, taken: 0 }
+    }
+
+    /// Bytes of the budget for a frame. The DRAM budget has headers for frames of the own class,
+    /// so smaller ones cost as much.
+    pub(crate) fn cost(&self, class: SizeClass) -> u64 {
+        class.max(self.own).page_bytes() as u64
+    }
+
+    pub(crate) fn classes(&self) -> impl Iterator<Item = SizeClass> + use<> {
+        let takes = self.takes;
+        SizeClass::all().filter(move |class| takes[class.index()])
+    }
+
+    /// Whether it has room for a frame of `class` beside one of each other class.
+    pub(crate) fn admit(&mut self, class: SizeClass) -> bool {
+        let floors: u64 = self.classes().map(|class| self.cost(class)).sum();
+        let has_room = self.takes[class.index()] || floors + self.cost(class) <= self.bytes;
+        self.takes[class.index()] = has_room && (class == self.own || !self.is_persistent);
+        self.takes[class.index()]
+    }
+
+    pub(crate) fn dismiss(&mut self, class: SizeClass) {
+        self.takes[class.index()] = false;
+    }
+
+    /// The most frames that each class may ever have.
+    pub(crate) fn counts_max(&self) -> ByClass<u32> {
+        let mut counts = [0; SizeClass::COUNT];
+        for class in SizeClass::all().filter(|&class| class == self.own || !self.is_persistent) {
+            counts[class.index()] = (self.bytes / self.cost(class)) as u32;
+        }
+        counts
+    }
 }
 
 impl FrameBudget {

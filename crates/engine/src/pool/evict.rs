@@ -32,7 +32,7 @@ use super::replacement::{BATCH, FreeFrames, Sweep};
 use super::resident::class_of_page;
 use super::tier::migration::Path;
 use super::tiers::Tiers;
-use crate::ids::{Lsn, PageId, SizeClass};
+use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 
 #[derive(Clone, Copy, Debug)]
@@ -474,11 +474,16 @@ impl Tiers {
 
     /// Step 4 for pages to the middle tier, while it has frames.
     fn demote(&self, leaving: &mut [Leaving<'_>]) {
-        let Some(middle) = self.middle.as_ref() else { return };
+        let (Some(middle), Some(class)) = (&self.middle, leaving.first().map(|page| class_of_page(page.id)))
+        else {
+            return;
+        };
+        // All are of one DRAM partition.
+        debug_assert!(leaving.iter().all(|page| class_of_page(page.id) == class));
         let wanted = middle.frames_wanted(&self.resident, leaving);
         let mut frames = Vec::with_capacity(wanted);
         if wanted > 0 {
-            self.try_take_frames(middle.partition(), wanted, &mut frames);
+            self.try_take_frames(Partition::middle(class), wanted, &mut frames);
         }
         middle.demote(&self.resident, &self.replacer, leaving, frames);
     }
@@ -499,15 +504,15 @@ impl Tiers {
 
     /// Evicts clean, unlatched pages, marked or not, from frames to be removed. The ghost remembers
     /// them.
-    pub(super) fn drive_out(&self, class: SizeClass, indexes: Range<u32>) {
+    pub(super) fn drive_out(&self, partition: Partition, indexes: Range<u32>) {
         let mut leaving = Vec::with_capacity(BATCH);
         for index in indexes {
-            leaving.extend(self.expel(Partition::from(class).frame(index)));
+            leaving.extend(self.expel(partition.frame(index)));
             if leaving.len() == BATCH {
-                self.finish_driven_out(class, &mut leaving);
+                self.finish_driven_out(partition, &mut leaving);
             }
         }
-        self.finish_driven_out(class, &mut leaving);
+        self.finish_driven_out(partition, &mut leaving);
     }
 
     fn expel(&self, frame: u32) -> Option<Leaving<'_>> {
@@ -526,19 +531,49 @@ impl Tiers {
             return None;
         }
         let entry = self.table.entry(id).filter(|_| !id.is_none())?;
-        match self.try_evict(id, entry, entry.latch().load(), frame, false) {
+        let seen = entry.latch().load();
+        if let Some(above) = entry.location().frame()
+            && is_middle(frame)
+            && above != frame
+        {
+            return self.expel_lower((id, entry, seen), above, frame);
+        }
+        match self.try_evict(id, entry, seen, frame, false) {
             Evicted::Yes(to) => Some(Leaving { id, entry, frame, to }),
             Evicted::Dirty | Evicted::No => None,
         }
     }
 
+    /// Has a middle copy leave its frame. A page that needs both frames leaves with it.
+    fn expel_lower<'p>(
+        &'p self,
+        (id, entry, seen): (PageId, Entry<'p>, Word),
+        above: u32,
+        frame: u32,
+    ) -> Option<Leaving<'p>> {
+        if seen.is_latched() {
+            return None;
+        }
+        if entry.location() == Location::Partial(above) {
+            return self.evict_wanted(&Wanted { id, entry, seen, above, frame });
+        }
+        let middle = self.middle_of_frame();
+        if planted(Bug::KeepCopyInRemovedFrame)
+            || middle.drop_below(&self.resident, id, entry, seen, above, frame)
+        {
+            middle.counts.copies_dropped.fetch_add(1, Relaxed);
+            self.give_frame(frame);
+        }
+        None
+    }
+
     /// Steps 4 and 5 for those frames.
-    fn finish_driven_out(&self, class: SizeClass, leaving: &mut Vec<Leaving<'_>>) {
+    fn finish_driven_out(&self, partition: Partition, leaving: &mut Vec<Leaving<'_>>) {
         if leaving.is_empty() {
             return;
         }
         self.finish_evictions(leaving);
-        let mut free = self.replacer.free(class).lock();
+        let mut free = self.replacer.free(partition).lock();
         for page in leaving.drain(..) {
             if page.to == To::Stays {
                 page.entry.latch().release_unchanged();

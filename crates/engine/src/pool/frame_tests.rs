@@ -393,7 +393,8 @@ fn another_budget_is_divided_in_proportion_and_no_class_is_left_without() {
 /// any of them.
 #[test]
 fn a_class_whose_frames_are_all_in_hands_is_given_others() {
-    let (_files, pool) = pool();
+    // A middle tier has frames for such pages, too.
+    let (_files, pool) = pool_with(&PoolOptions { tiers: TierOptions::default(), ..options(BUDGET) });
     pool.resizer().use_class(large()).unwrap();
     assert_eq!(pool.frames.count(large()), FLOOR);
     let held: Vec<_> = (0..3 * FLOOR).map(|_| pool.new_page(large(), None).unwrap()).collect();
@@ -568,7 +569,8 @@ fn catches_reserve_beyond_frames() {
 /// The maintenance thread does nothing: neither frames nor reservations come free.
 #[test]
 fn waits_end_when_nothing_has_moved_for_the_stated_time() {
-    let (_files, pool) = pool();
+    // A middle tier has frames for such pages, too.
+    let (_files, pool) = pool_with(&PoolOptions { tiers: TierOptions::default(), ..options(BUDGET) });
     pool.resizer().use_class(large()).unwrap();
     let held: Vec<_> = (0..FLOOR).map(|_| pool.new_page(large(), None).unwrap()).collect();
     let _reserved = pool.reserve_frames(large_frames(FLOOR)).unwrap();

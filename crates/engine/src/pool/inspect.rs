@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::buffer_pool::Pool;
 use super::frames::HEADER_BYTES;
-use super::partition::Partition;
+use super::partition::{ByPartition, Partition};
 use crate::backend::Backend;
-use crate::ids::{ByClass, SizeClass};
+use crate::ids::SizeClass;
 use crate::page_table::PageTableKind;
 use crate::stats::FrameClass;
 
@@ -44,7 +44,8 @@ impl Footprint {
 fn frames_by_class(pool: &Pool) -> Vec<FrameClass> {
     let one = |class: SizeClass| {
         let (page_bytes, frames) = (class.page_bytes() as u64, u64::from(pool.frames.count(class)));
-        let count = |counts: &ByClass<AtomicU64>| counts[class.index()].load(Relaxed);
+        let partition = Partition::from(class);
+        let count = |counts: &ByPartition<AtomicU64>| counts[partition.index()].load(Relaxed);
         FrameClass {
             page_bytes,
             frames,

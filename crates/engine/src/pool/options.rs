@@ -70,8 +70,9 @@ pub(crate) struct PoolOptions {
 impl PoolOptions {
     /// Address space that a pool reserves; most never gets memory.
     pub(crate) fn address_bytes(&self) -> u64 {
-        let middle = self.tiers.middle.as_ref().map(|middle| (SizeClass::SMALLEST, middle.frames));
-        let frames = Frames::address_bytes(self.frame_bytes_max.max(self.frame_bytes), middle);
+        let mut middle = [0; SizeClass::COUNT];
+        middle[0] = self.tiers.middle.as_ref().map_or(0, |middle| middle.frames);
+        let frames = Frames::address_bytes(self.frame_bytes_max.max(self.frame_bytes), &middle);
         // Mapped addresses follow from page ids; each class takes as many bytes.
         let mapped = match self.backend {
             Backend::Frames => 0,

@@ -40,13 +40,13 @@ impl Writes for Pool {
     }
 
     // One staging buffer at a time, so that other threads get maintenance in between.
-    fn write_dirty_from(&self, class: SizeClass, first: u32) -> Result<()> {
+    fn write_dirty_from(&self, partition: Partition, first: u32) -> Result<()> {
         let mut index = first;
-        while index < self.frames.backed(class) {
-            let most = self.staging_bytes / class.page_bytes();
+        while index < self.frames.backed(partition) {
+            let most = self.staging_bytes / partition.class.page_bytes();
             let mut pages: Vec<PageId> = Vec::with_capacity(most);
-            while pages.len() < most && index < self.frames.backed(class) {
-                let id = self.frames.header(Partition::from(class).frame(index)).page();
+            while pages.len() < most && index < self.frames.backed(partition) {
+                let id = self.frames.header(partition.frame(index)).page();
                 index += 1;
                 if let Some(entry) = self.table.entry(id).filter(|_| !id.is_none())
                     && entry.latch().load().is_dirty()

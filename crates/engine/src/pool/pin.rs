@@ -53,12 +53,14 @@ impl std::fmt::Debug for Pin<'_> {
 impl Pool {
     /// Pins `id`, after a fault if needed. The caller keeps to [`PINS_MAX`].
     ///
-    /// With a middle tier it is an operation by `access` first, as the tree's are.
+    /// With a middle tier it is an operation by `access` first, as the tree's are. Only the test
+    /// for one is inlined: a pin without one saves no registers for the other way.
+    #[inline]
     pub(crate) fn pin(&self, id: PageId, access: Access) -> Result<Pin<'_>, Retry> {
         if self.middle.is_some() {
             return access_and_pin(self, id, access);
         }
-        pin_in_place(self, id, false)
+        pin_untiered(self, id)
     }
 
     /// Creates a page of zeros and pins it. May wait for a frame.
@@ -91,6 +93,11 @@ impl Pool {
             self.requests.maintainer().absorb_freed();
         }
     }
+}
+
+#[inline(never)]
+fn pin_untiered(pool: &Pool, id: PageId) -> Result<Pin<'_>, Retry> {
+    pin_in_place(pool, id, false)
 }
 
 /// The access may promote the page, so it comes before the latch: a pinned page cannot move.
@@ -127,14 +134,23 @@ fn pin_in_place(pool: &Pool, id: PageId, touched: bool) -> Result<Pin<'_>, Retry
             }
             latch.unshare();
         }
-        if pool.fetch(id)? {
-            // A small middle tier may lose it again and again: then it is loaded to DRAM.
-            operation::again();
+        if fetch_to_pin(pool, id)? {
             loaded = true;
         } else {
             backoff.wait();
         }
     }
+}
+
+/// A small middle tier may lose the page again and again: then it is loaded to DRAM.
+#[cold]
+#[inline(never)]
+fn fetch_to_pin(pool: &Pool, id: PageId) -> Result<bool, Retry> {
+    let loaded = pool.fetch(id)?;
+    if loaded {
+        operation::again();
+    }
+    Ok(loaded)
 }
 
 impl<'p> Pin<'p> {

@@ -18,7 +18,6 @@
 //!
 //! Lock order: the budget comes before all other locks of the pool.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,6 +25,7 @@ use parking_lot::Mutex;
 use super::balance::{HITS_MAX, PATIENCE, STEP_BYTES_MAX, Standing, decide, richest};
 use super::budget::{FrameBudget, STEP_SHARE};
 use super::cost::{VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
+use super::frames::partition::Partition;
 use super::record_cache::Records;
 use super::tiers::Tiers;
 use crate::error::{Error, Result};
@@ -56,14 +56,14 @@ pub(crate) trait Writes {
     /// Cleans frames for the sweep.
     fn clean(&self, class: SizeClass) -> Result<()>;
 
-    fn write_dirty_from(&self, class: SizeClass, first: u32) -> Result<()>;
+    fn write_dirty_from(&self, partition: Partition, first: u32) -> Result<()>;
 
     fn is_without_room(&self) -> bool;
 }
 
 pub(crate) struct Resizer<'p> {
-    budget: &'p Mutex<FrameBudget>,
-    tiers: &'p Tiers,
+    pub(super) budget: &'p Mutex<FrameBudget>,
+    pub(super) tiers: &'p Tiers,
     records: &'p Records,
     /// Class of the database's own pages.
     own: SizeClass,
@@ -116,7 +116,7 @@ impl Resizer<'_> {
         if self.tiers.frames.count(class) > 0 {
             return Ok(());
         }
-        let budget = self.budget.lock();
+        let mut budget = self.budget.lock();
         if self.tiers.frames.count(class) > 0 {
             return Ok(());
         }
@@ -139,22 +139,23 @@ impl Resizer<'_> {
             frames = budget.floor(class),
             "pages of another size are used"
         );
-        self.tiers.middle.iter().for_each(|middle| middle.warn_of_size(class));
-        Ok(())
+        self.use_in_middle(&mut budget, class)
     }
 
-    /// Gives `class` all bytes above the floors of the others. The caller holds no latch.
+    /// Gives `class` all bytes above the floors of the others, and what the own class has of the
+    /// middle tier. The caller holds no latch.
     ///
     /// # Errors
     /// As [`Resizer::resize`].
     pub(crate) fn give_to(&self, class: SizeClass) -> Result<()> {
-        let budget = self.budget.lock();
+        let mut budget = self.budget.lock();
         let spare = budget.for_frames(self.tiers.frames.largest()).saturating_sub(self.floors(&budget, None));
         let mut wanted = [0; SizeClass::COUNT];
         self.tiers.frames.classes().for_each(|used| wanted[used.index()] = budget.floor(used));
         let count = u64::from(budget.floor(class)) + spare / frame_cost(class);
         wanted[class.index()] = count.min(self.tiers.frames.count_max(class).into()) as u32;
-        self.change_counts(&wanted)
+        self.change_counts(&wanted)?;
+        self.dismiss_from_middle(&mut budget, self.own, class)
     }
 
     /// Bytes of the floors of the classes in use and of `more`.
@@ -215,68 +216,69 @@ impl Resizer<'_> {
         for class in SizeClass::all() {
             let (wanted, now) = count(class);
             if wanted < now {
-                self.shrink(class, wanted, patience)?;
+                self.shrink(class.into(), wanted, patience)?;
             }
         }
         for class in SizeClass::all() {
             let (wanted, now) = count(class);
             if wanted > now {
-                self.grow(class, wanted)?;
+                self.grow(class.into(), wanted)?;
             }
         }
         Ok(())
     }
 
     /// Under the budget's lock.
-    fn grow(&self, class: SizeClass, count: u32) -> Result<()> {
-        let old = self.tiers.frames.count(class);
-        let bytes = u64::from(count - old) * class.page_bytes() as u64;
-        let grown = self.tiers.frames.grow(class, count);
+    pub(super) fn grow(&self, partition: Partition, count: u32) -> Result<()> {
+        let old = self.tiers.frames.count(partition);
+        let bytes = u64::from(count - old) * partition.class.page_bytes() as u64;
+        let grown = self.tiers.frames.grow(partition, count);
         grown.map_err(|source| Error::Memory { bytes, what: "more frames", source })?;
-        self.tiers.replacer.free(class).lock().gain(count);
+        self.tiers.replacer.free(partition).lock().gain(count);
         Ok(())
     }
 
-    /// Shrinks `class` to `count` frames, under the budget's lock. Fails after `patience` rounds
-    /// without progress.
-    fn shrink(&self, class: SizeClass, count: u32, patience: u32) -> Result<()> {
-        let mut free = self.tiers.replacer.free(class).lock();
+    /// Shrinks a partition to `count` frames, under the budget's lock. Fails after `patience`
+    /// rounds without progress.
+    pub(super) fn shrink(&self, partition: Partition, count: u32, patience: u32) -> Result<()> {
+        let mut free = self.tiers.replacer.free(partition).lock();
         free.keep_back(count);
         self.tiers.replacer.wait_for_backing(&mut free);
         drop(free);
-        let emptied = self.empty_from(class, count, patience).and_then(|()| {
-            let bytes = u64::from(self.tiers.frames.count(class) - count) * class.page_bytes() as u64;
+        let emptied = self.empty_from(partition, count, patience).and_then(|()| {
+            let frames = self.tiers.frames.count(partition) - count;
+            let bytes = u64::from(frames) * partition.class.page_bytes() as u64;
             let what = "giving frames back";
-            let shrunk = self.tiers.frames.shrink(class, count);
+            let shrunk = self.tiers.frames.shrink(partition, count);
             shrunk.map_err(|source| Error::Memory { bytes, what, source })
         });
-        let mut free = self.tiers.replacer.free(class).lock();
+        let mut free = self.tiers.replacer.free(partition).lock();
         match emptied {
             Ok(()) => {
                 free.parked = Vec::new();
                 free.queues.resize(count);
             }
-            Err(_) => free.keep_nothing_back(self.tiers.frames.count(class)),
+            Err(_) => free.keep_nothing_back(self.tiers.frames.count(partition)),
         }
         emptied
     }
 
     /// Empties the frames from `first` on, which are not given out.
-    fn empty_from(&self, class: SizeClass, first: u32, patience: u32) -> Result<()> {
+    fn empty_from(&self, partition: Partition, first: u32, patience: u32) -> Result<()> {
         // None gets memory any more.
-        let gone = self.tiers.frames.backed(class).saturating_sub(first) as usize;
+        let gone = self.tiers.frames.backed(partition).saturating_sub(first) as usize;
         let (mut parked, mut idle_rounds) = (0, 0);
         while idle_rounds < patience {
-            if class == self.own && !self.records.leave_frames(self.tiers, first) {
+            if partition == self.own.into() && !self.records.leave_frames(self.tiers, first) {
                 // No clean page can give the records its frame.
                 match idle_rounds {
                     RECORDS_ROUNDS_MAX.. => self.records.empty(self.tiers),
-                    _ => self.writes.clean(class)?,
+                    _ => self.writes.clean(self.own)?,
                 }
             }
-            self.writes.write_dirty_from(class, first)?;
-            self.tiers.drive_out(class, first..self.tiers.frames.backed(class));
-            let now = self.tiers.replacer.free(class).lock().parked.len();
+            self.writes.write_dirty_from(partition, first)?;
+            self.tiers.drive_out(partition, first..self.tiers.frames.backed(partition));
+            let now = self.tiers.replacer.free(partition).lock().parked.len();
             if now == gone {
                 return Ok(());
             }
@@ -291,8 +293,9 @@ impl Resizer<'_> {
         })
     }
 
-    /// Moves a step of frames to another class, if one gains enough.
+    /// Moves a step of frames to another class, if one gains enough, in each tier.
     pub(crate) fn balance(&self) -> Result<()> {
+        self.balance_middle()?;
         if self.tiers.frames.classes().nth(1).is_none() {
             return Ok(());
         }
@@ -369,14 +372,12 @@ impl Resizer<'_> {
     fn move_frames(&self, giver: SizeClass, taker: SizeClass, step: u64, budget: &FrameBudget) -> Result<()> {
         let (had, has) = (self.tiers.frames.count(giver), self.tiers.frames.count(taker));
         let given = step.div_ceil(frame_cost(giver)).min(u64::from(had - budget.floor(giver)));
-        self.shrink(giver, had - given as u32, PATIENCE)?;
+        self.shrink(giver.into(), had - given as u32, PATIENCE)?;
         let room =
             budget.for_frames(self.tiers.frames.largest()).saturating_sub(self.tiers.bytes_of_frames());
         let gets = (room / frame_cost(taker)).min(u64::from(self.tiers.frames.count_max(taker) - has));
-        self.grow(taker, has + gets as u32)?;
-        self.tiers.stats.frame_moves.fetch_add(1, Relaxed);
-        self.tiers.stats.frames_lost[giver.index()].fetch_add(given, Relaxed);
-        self.tiers.stats.frames_gained[taker.index()].fetch_add(gets, Relaxed);
+        self.grow(taker.into(), has + gets as u32)?;
+        self.tiers.stats.count_move((giver.into(), given), (taker.into(), gets));
         tracing::debug!(
             from = giver.page_bytes(),
             to = taker.page_bytes(),

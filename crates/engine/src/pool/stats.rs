@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::partition::{ByPartition, Partition};
-use crate::ids::{ByClass, SizeClass};
+use crate::ids::SizeClass;
 use crate::stats::histogram::Histogram;
 use crate::stats::{Bypasses, Retries, Sweeps, WriteBacks};
 use crate::threads::Tally;
@@ -34,8 +34,8 @@ pub(crate) struct PoolStats {
     pub(crate) swept_busy: AtomicU64,
     /// For faults, new pages and migration.
     pub(crate) frames_taken: ByPartition<AtomicU64>,
-    pub(crate) frames_gained: ByClass<AtomicU64>,
-    pub(crate) frames_lost: ByClass<AtomicU64>,
+    pub(crate) frames_gained: ByPartition<AtomicU64>,
+    pub(crate) frames_lost: ByPartition<AtomicU64>,
     pub(crate) frame_moves: AtomicU64,
     /// Pages and frames whose memory could not be taken away.
     pub(crate) not_discarded: AtomicU64,
@@ -99,6 +99,13 @@ impl PoolStats {
     /// Bytes of DRAM frames handed out, as pages.
     pub(super) fn taken_bytes(&self) -> u64 {
         SizeClass::all().map(|class| self.taken(class) * class.page_bytes() as u64).sum()
+    }
+
+    /// Counts a step of frames from one partition to another of its tier.
+    pub(super) fn count_move(&self, (giver, given): (Partition, u64), (taker, got): (Partition, u64)) {
+        self.frame_moves.fetch_add(1, Relaxed);
+        self.frames_lost[giver.index()].fetch_add(given, Relaxed);
+        self.frames_gained[taker.index()].fetch_add(got, Relaxed);
     }
 
     pub(crate) fn count_written(&self, images: usize, cause: Cause) {

@@ -15,7 +15,7 @@ use super::replacement::victim::{Evicted, Leaving, To};
 use super::tier::migration::{Access, CleanVictims, Migration, Policy};
 use super::tier::partial;
 use super::{MiddleOptions, Pool, PoolOptions, TierOptions, frame_bytes, operation};
-use crate::ids::{PageId, SizeClass};
+use crate::ids::PageId;
 use crate::maintenance::Maintenance;
 use crate::migration::Choice;
 use crate::replacement::Replacement;
@@ -34,7 +34,12 @@ fn pool(frames: u32, policy: Policy, clean_victims: CleanVictims) -> Arc<Mainten
     pool_of(DRAM_FRAMES, frames, policy, clean_victims)
 }
 
-fn pool_of(dram_frames: u32, frames: u32, policy: Policy, clean_victims: CleanVictims) -> Arc<Maintenance> {
+pub(super) fn pool_of(
+    dram_frames: u32,
+    frames: u32,
+    policy: Policy,
+    clean_victims: CleanVictims,
+) -> Arc<Maintenance> {
     pool_by(Replacement::Mark, dram_frames, frames, policy, clean_victims)
 }
 
@@ -100,7 +105,7 @@ fn evict_as(pool: &Pool, id: PageId, offered: bool) -> bool {
     true
 }
 
-fn read(pool: &Pool, id: PageId) -> Vec<u8> {
+pub(super) fn read(pool: &Pool, id: PageId) -> Vec<u8> {
     operation::begin(Access::Read);
     look(pool, id)
 }
@@ -279,29 +284,6 @@ fn a_page_that_was_written_stays_in_the_middle_tier() {
             assert_eq!(pool.audit(), [""; 0], "{what}");
         }
     }
-}
-
-#[test]
-fn pages_of_other_sizes_than_the_tiers_are_counted() {
-    let pool = pool_of(10 * DRAM_FRAMES, 8, policy(0.0, 0.0, 1.0, 1.0), CleanVictims::Always);
-    let large = SizeClass::of_bytes(16 << 10).unwrap();
-    pool.resizer().use_class(large).unwrap();
-    let (own, other) = (make(&pool, small()), make(&pool, large));
-    assert_eq!(
-        (whereabouts(&pool, own), whereabouts(&pool, other)),
-        (Whereabouts::Middle, Whereabouts::Dram)
-    );
-    pool.checkpoint_now(true).unwrap();
-    assert!(evict(&pool, other));
-    assert_eq!((whereabouts(&pool, other), stats(&pool).other_sizes), (Whereabouts::Store, 1));
-    read(&pool, other);
-    pool.checkpoint_now(true).unwrap();
-    assert!(evict(&pool, other));
-    super::fault_many(&pool, &[other], super::ReadReason::Wanted, &mut |at, error| panic!("{at}: {error}"))
-        .unwrap();
-    let stats = stats(&pool);
-    assert_eq!((whereabouts(&pool, other), stats.other_sizes), (Whereabouts::Dram, 3));
-    assert_eq!((stats.page_bytes, stats.used), (4096, 1));
 }
 
 #[test]

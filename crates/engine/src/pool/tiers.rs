@@ -59,8 +59,9 @@ impl Tiers {
         self.requests.wake_up.request(urgent);
     }
 
+    /// The middle tier, if it has frames for pages of `class`.
     pub(crate) fn middle_for(&self, class: SizeClass) -> Option<&MiddleTier> {
-        self.middle.as_ref().filter(|middle| middle.class == class)
+        self.middle.as_ref().filter(|_| self.frames.count(Partition::middle(class)) > 0)
     }
 
     /// For callers with a frame of the middle tier.
@@ -88,11 +89,11 @@ impl Tiers {
     }
 
     pub(crate) fn count_loaded(&self, frame: u32) {
-        self.middle.iter().for_each(|middle| middle.count_loaded(frame));
+        self.middle.iter().for_each(|middle| middle.count_loaded(&self.resident, frame));
     }
 
     pub(crate) fn count_created(&self, frame: u32) {
-        self.middle.iter().for_each(|middle| middle.count_created(frame));
+        self.middle.iter().for_each(|middle| middle.count_created(&self.resident, frame));
     }
 
     /// Counts an image of a claimed page, which stayed where it was.

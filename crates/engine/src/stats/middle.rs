@@ -16,6 +16,11 @@ const MIGRATIONS: Family =
     Family::counter("terrace_migrations_total", "Pages that went from one tier to another.").by("way");
 const WRITES: Family =
     Family::counter("terrace_middle_writes_total", "Page writes to the middle tier, by why.").by("reason");
+const PAGES_BYTES: Family = Family::counter(
+    "terrace_middle_page_bytes_total",
+    "Bytes of whole pages read from the middle tier and written to it.",
+)
+.by("direction");
 const FLUSHES: Family =
     Family::counter("terrace_tier_flushes_total", "Images written to the store, by tier.").by("tier");
 const MOVES_NOT_MADE: Family =
@@ -59,9 +64,9 @@ terrace_io::stats! {
     #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
     #[non_exhaustive]
     pub struct MiddleStats {
-        /// Bytes of its frames.
+        /// Size in bytes, of frames of all page sizes.
         capacity_bytes: u64 => gauge "terrace_middle_bytes" "Bytes of the middle tier.",
-        /// Frames, for pages of the database's own size.
+        /// Frames of all page sizes.
         frames: u64 => gauge "terrace_middle_frames" "Frames of the middle tier.",
         /// Frames that hold a page.
         used: u64 => gauge
@@ -69,9 +74,11 @@ terrace_io::stats! {
         /// Frames whose page has a copy in DRAM too.
         copies: u64 => gauge
             "terrace_middle_copies" "Pages with a copy in DRAM and one in the middle tier.",
-        /// DRAM frames of that size that hold a page.
+        /// DRAM frames that hold a page of a size that this tier has frames for.
         dram_used: u64 => gauge
-            "terrace_middle_dram_used_frames" "DRAM frames of the same size that hold a page.",
+            "terrace_middle_dram_used_frames" "DRAM frames of the same sizes that hold a page.",
+        /// Frames by page size, smallest first.
+        classes: Vec<MiddleClass>,
         /// Current migration policy.
         policy: Policy => POLICY,
         /// State of the tuner, with [`crate::migration::Choice::Adaptive`].
@@ -112,9 +119,10 @@ terrace_io::stats! {
         persistent: Option<PersistentStats>,
         /// The DRAM cache in front of a simulated memory (memory mode).
         dram_cache: Option<DramCacheStats>,
-        /// Page size, bytes: the database's own.
-        page_bytes: u64 => gauge
-            "terrace_middle_page_bytes" "Bytes of the pages that the middle tier has frames for.",
+        /// Bytes of whole pages read from this tier, for DRAM or the store.
+        read_bytes: u64 => PAGES_BYTES "read",
+        /// Bytes of whole pages written to this tier.
+        written_bytes: u64 => PAGES_BYTES "written",
         /// Page moves between tiers.
         migrations: Migrations,
         /// Page writes to this tier, by reason.
@@ -133,7 +141,9 @@ terrace_io::stats! {
         copies_dropped: u64 => COPIES_DROPPED "room",
         /// Middle copies dropped because their pages were freed.
         copies_freed: u64 => COPIES_DROPPED "freed",
-        /// Pages of other sizes read or created, which have no frames here.
+        /// Pages read or created while their size has no frames here.
+        ///
+        /// A persistent tier takes one size alone, any other those that fit.
         other_sizes: u64 => counter "terrace_middle_other_sizes_total"
             "Pages read or made that the middle tier has no frames for, because of their size.",
         /// Moves of memory between nodes.
@@ -141,6 +151,46 @@ terrace_io::stats! {
         /// 4 KiB pages that the system placed outside the tier's nodes since open.
         misplaced_pages: u64 => counter "terrace_middle_misplaced_pages_total"
             "Pages of the system's that it put elsewhere than on the nodes of the middle tier.",
+    }
+}
+
+terrace_io::stats! {
+    /// Frames of the middle tier for pages of one size.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory, TableOptions};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let builder = Db::builder().directory(directory).dram(16 << 20).page_size_max(16 << 10);
+    /// let db = builder.middle("simulated:dram,8MiB".parse()?).open("")?;
+    /// db.create_table_with("t", &TableOptions::new().page_size(16 << 10))?;
+    /// let frames: Vec<_> = db.stats().middle.unwrap().classes.iter().map(|class| class.frames).collect();
+    /// assert_eq!(frames, [1024, 256], "half of the tier each");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+    #[non_exhaustive]
+    pub struct MiddleClass {
+        /// Page size, bytes.
+        page_bytes: u64 as "page_bytes",
+        /// Frames of this size.
+        frames: u64 => gauge
+            "terrace_middle_class_frames" "Frames of the middle tier by the size of their pages.",
+        /// Frames that hold a page.
+        used: u64 => gauge "terrace_middle_class_used_frames"
+            "Frames of the middle tier that hold a page, by its size.",
+        /// DRAM frames of this size that hold a page.
+        dram_used: u64 => gauge "terrace_middle_class_dram_used_frames"
+            "DRAM frames that hold a page of a size that the middle tier takes, by that size.",
+        /// Frames taken for pages read, created or demoted.
+        taken: u64 => counter "terrace_middle_class_frames_taken_total"
+            "Frames of the middle tier taken for pages, by their size.",
+        /// Frames gained from other page sizes.
+        gained: u64 => counter "terrace_middle_class_frames_gained_total"
+            "Frames of the middle tier that came from pages of another size.",
+        /// Frames lost to other page sizes.
+        lost: u64 => counter "terrace_middle_class_frames_lost_total"
+            "Frames of the middle tier that went to pages of another size.",
     }
 }
 

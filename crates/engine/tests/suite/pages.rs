@@ -43,14 +43,25 @@ fn is_filled(words: &[AtomicU64], seed: u64) -> bool {
     words.iter().zip(seed..).all(|(word, value)| word.load(Relaxed) == value)
 }
 
-#[derive(Default)]
 pub struct Model {
+    sizes: Vec<u64>,
     pub pages: HashMap<PageRef, Vec<u8>>,
     names: Vec<PageRef>,
     freed: Vec<PageRef>,
 }
 
+impl Default for Model {
+    fn default() -> Model {
+        Model::of(&SIZES)
+    }
+}
+
 impl Model {
+    pub fn of(sizes: &[u64]) -> Model {
+        let (pages, names, freed) = (HashMap::new(), Vec::new(), Vec::new());
+        Model { sizes: sizes.to_vec(), pages, names, freed }
+    }
+
     fn any(&self, random: &mut SmallRng) -> Option<PageRef> {
         (!self.names.is_empty()).then(|| self.names[random.random_range(0..self.names.len())])
     }
@@ -62,7 +73,12 @@ impl Model {
         };
         match random.random_range(0..100) {
             0..32 => {
-                let mut new = pages.allocate(SIZES[random.random_range(0..2)]).unwrap();
+                // Of many sizes, each is half as frequent as the one before.
+                let which = match self.sizes.len() {
+                    2 => random.random_range(0..2),
+                    many => random.random_range(1..1u32 << many).leading_zeros() as usize + many - 32,
+                };
+                let mut new = pages.allocate(self.sizes[which]).unwrap();
                 let mut bytes = vec![0; new.page().capacity()];
                 let range = range(bytes.len(), random);
                 random.fill(&mut bytes[range.clone()]);

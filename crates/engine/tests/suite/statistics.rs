@@ -310,7 +310,7 @@ fn lines_of_a_simulated_middle_tier_are_counted_as_they_are_written() {
         + middle.writes.created;
     assert!(by_page > 100 && middle.lines_written > 100, "{middle:?}");
     let by_line = middle.lines_written + middle.lines_demoted;
-    assert_eq!(writes.total(), by_line + by_page * middle.page_bytes / 64);
+    assert_eq!(writes.total(), by_line + by_page * 4096 / 64);
     assert!(writes.max() > by_page / middle.frames && writes.max() < writes.total(), "{}", writes.max());
     let nothing = db.line_writes().unwrap().since(&writes);
     assert_eq!((nothing.total(), nothing.max()), (0, 0));

@@ -70,11 +70,11 @@ struct FrameCounts {
 impl Frames {
     /// Reserves addresses without memory.
     ///
-    /// `bytes_max` bounds the DRAM frames of each class. `middle` is class and count of the middle
-    /// tier. `pages_max` counts pages of the smallest class.
+    /// `bytes_max` bounds the DRAM frames of each class, `middle` counts those of the middle tier.
+    /// `pages_max` counts pages of the smallest class.
     pub(crate) fn reserve(
         bytes_max: u64,
-        middle: Option<(SizeClass, u32)>,
+        middle: &ByClass<u32>,
         backend: Backend,
         pages_max: u64,
     ) -> io::Result<Frames> {
@@ -83,10 +83,7 @@ impl Frames {
         let headers = most.next_power_of_two();
         Ok(Frames {
             bytes: Residency::reserve(backend, &counts, pages_max)?,
-            nodes: Placement::new(
-                &NodeOptions::default(),
-                middle.map_or(SizeClass::SMALLEST, |(class, _)| class),
-            ),
+            nodes: Placement::new(&NodeOptions::default()),
             headers: Region::reserve(headers * counts.len())?,
             headers_shift: headers.trailing_zeros(),
             partitions: counts.map(|count_max| FrameCounts {
@@ -160,35 +157,33 @@ impl Frames {
     /// Bytes of addresses that [`Frames::reserve`] takes.
     ///
     /// Excludes the ranges that the mapped back end reserves later, per class.
-    pub(crate) fn address_bytes(bytes_max: u64, middle: Option<(SizeClass, u32)>) -> u64 {
+    pub(crate) fn address_bytes(bytes_max: u64, middle: &ByClass<u32>) -> u64 {
         let counts = Frames::counts_max(bytes_max, middle);
         let headers = counts.iter().map(|&count| header_bytes(count)).max().unwrap_or(0).next_power_of_two();
         (Residency::frame_address_bytes(&counts) + headers * counts.len()) as u64
     }
 
-    fn counts_max(bytes_max: u64, middle: Option<(SizeClass, u32)>) -> ByPartition<u32> {
+    fn counts_max(bytes_max: u64, middle: &ByClass<u32>) -> ByPartition<u32> {
         let mut counts: ByPartition<u32> = [0; _];
         for class in SizeClass::all() {
             let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
             counts[Partition::from(class).index()] = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
-        }
-        if let Some((class, count)) = middle {
-            counts[Partition::middle(class).index()] = count;
+            counts[Partition::middle(class).index()] = middle[class.index()];
         }
         counts
     }
 
-    /// Sets the nodes of both tiers. The middle tier has frames of `class`.
+    /// Sets the nodes of both tiers.
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn on_nodes(self, options: &NodeOptions, class: SizeClass) -> io::Result<Frames> {
+    pub(crate) fn on_nodes(self, options: &NodeOptions) -> io::Result<Frames> {
         if (options.dram.is_some() || options.middle.is_some()) && is_numa_balancing() {
             tracing::warn!(
                 "the kernel moves pages between nodes on its own (kernel.numa_balancing), against what tiers ask for"
             );
         }
-        let nodes = Placement::new(options, class);
+        let nodes = Placement::new(options);
         self.bytes.bind(&nodes)?;
         Ok(Frames { nodes, ..self })
     }
@@ -317,15 +312,15 @@ impl Frames {
         }
     }
 
-    /// Shrinks `class` to `count` frames. One caller at a time.
+    /// Shrinks a partition to `count` frames. One caller at a time.
     ///
     /// The removed frames hold nothing, and no thread may receive one meanwhile. A late reader sees
     /// zeros and a changed version.
     ///
     /// # Errors
     /// Those of the system; the number of frames is unchanged.
-    pub(crate) fn shrink(&self, class: SizeClass, count: u32) -> io::Result<()> {
-        let partition = Partition::from(class);
+    pub(crate) fn shrink(&self, partition: impl Into<Partition>, count: u32) -> io::Result<()> {
+        let partition = partition.into();
         let one = &self.partitions[partition.index()];
         debug_assert!(count <= self.count(partition));
         let backed = self.backed(partition);
@@ -587,7 +582,7 @@ mod tests {
 
     #[test]
     fn what_is_below_and_why_a_page_was_read_share_a_word() {
-        let frames = Frames::reserve(1 << 20, None, Backend::Frames, 1 << 10).unwrap();
+        let frames = Frames::reserve(1 << 20, &[0; _], Backend::Frames, 1 << 10).unwrap();
         frames.grow_backed(SizeClass::SMALLEST, 1).unwrap();
         let header = frames.header(0);
         assert_eq!((header.middle_copy(), header.take_read_reason()), (None, None));
@@ -606,19 +601,25 @@ mod tests {
     #[test]
     fn frames_of_each_class_are_as_long_as_its_pages_and_apart() {
         for backend in Backend::ALL {
-            let frames =
-                Frames::reserve(24 << 20, Some((SizeClass::SMALLEST, 40)), backend, 1 << 13).unwrap();
+            let mut middle = [2; SizeClass::COUNT];
+            middle[0] = 40;
+            let frames = Frames::reserve(24 << 20, &middle, backend, 1 << 13).unwrap();
             assert_eq!((frames.all().count(), frames.backend()), (0, backend));
             let more = |class: SizeClass| if class.is_for_values() { 0 } else { class.index() as u32 };
             let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + more(class))).collect();
             for &(class, count) in &counts {
                 frames.grow_backed(class, count).unwrap();
             }
-            frames.grow_backed(Partition::middle(SizeClass::SMALLEST), 40).unwrap();
+            let below = |class: SizeClass| middle[class.index()];
+            SizeClass::all()
+                .for_each(|class| frames.grow_backed(Partition::middle(class), below(class)).unwrap());
             let all: Vec<u32> = frames.all().collect();
-            assert_eq!(all.len() as u32, 40 + counts.iter().map(|(_, count)| count).sum::<u32>());
+            assert_eq!(
+                all.len() as u32,
+                middle.iter().sum::<u32>() + counts.iter().map(|(_, count)| count).sum::<u32>()
+            );
             let page = |frame| {
-                let index = u64::from(index_of(frame)) + 5 + 100 * u64::from(is_middle(frame));
+                let index = u64::from(index_of(frame)) + 5 + 8 * u64::from(is_middle(frame));
                 PageId::new(class_of(frame), index)
             };
             let pages: Vec<PageFrame> = all.iter().map(|&frame| (page(frame), frame)).collect();
@@ -635,8 +636,8 @@ mod tests {
                 assert_eq!(frames.header(frame).page(), PageId(number as u64 + 100));
             }
             let class = SizeClass::from_index(2).unwrap();
-            let of_class: Vec<PageFrame> =
-                pages.iter().copied().filter(|(id, _)| id.class() == Some(class)).collect();
+            let is_above = |&(id, frame): &PageFrame| id.class() == Some(class) && !is_middle(frame);
+            let of_class: Vec<PageFrame> = pages.iter().copied().filter(is_above).collect();
             frames.discard(&of_class).unwrap();
             frames.shrink(class, 0).unwrap();
             assert_eq!(frames.classes().count(), SizeClass::COUNT - 1);
@@ -646,6 +647,10 @@ mod tests {
             assert!(frames.words(id, frame).iter().all(|word| word.load(Relaxed) == 0));
             assert!(frames.header(frame).page().is_none());
             assert_eq!(frames.largest(), SizeClass::LARGEST);
+            let (id, frame) = *pages.last().unwrap();
+            frames.discard(&[(id, frame)]).unwrap();
+            frames.shrink(partition_of(frame), 1).unwrap();
+            assert!(!frames.has(frame) && frames.words(id, frame).iter().all(|word| word.load(Relaxed) == 0));
         }
     }
 }

@@ -50,7 +50,7 @@ impl MappedFrames {
                 let what = format!("{bytes} bytes of addresses for pages of {} bytes", class.page_bytes());
                 io::Error::new(error.kind(), format!("{what}: {error}"))
             })?;
-            if let Some(wanted) = nodes.of_addresses(class) {
+            if let Some(wanted) = nodes.of_addresses() {
                 pages.bind_to(0..pages.len(), wanted)?;
             }
             range_of_class.get_or_init(|| pages);
@@ -235,9 +235,9 @@ mod tests {
             Fixed::reserve(&[4; 2 * SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
         let mapped = MappedFrames::over(own, 1 << 12);
         let class = SizeClass::from_index(1).unwrap();
-        mapped.use_class(class.into(), &Placement::new(&NodeOptions::default(), class)).unwrap();
+        mapped.use_class(class.into(), &Placement::new(&NodeOptions::default())).unwrap();
         let dram = Some("5".parse().unwrap());
-        let nodes = Placement::new(&NodeOptions { dram, ..NodeOptions::default() }, class);
+        let nodes = Placement::new(&NodeOptions { dram, ..NodeOptions::default() });
         let pages =
             [PageId::new(class, 3), PageId::new(class, 9)].map(|id| (id, Partition::from(class).frame(0)));
         mapped.populate(&pages, &nodes).unwrap();
@@ -252,7 +252,7 @@ mod tests {
         let own =
             Fixed::reserve(&[4; 2 * SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
         let mapped = MappedFrames::over(own, PAGES_MAX);
-        let nodes = Placement::new(&NodeOptions::default(), SizeClass::SMALLEST);
+        let nodes = Placement::new(&NodeOptions::default());
         SizeClass::all().for_each(|class| mapped.use_class(class.into(), &nodes).unwrap());
         let before = mappings();
         let seed = 7;

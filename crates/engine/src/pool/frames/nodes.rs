@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use terrace_io::{Migrate, Node, NodeSet, PreferredNodes, Region, node_of_thread, nodes};
 
 use super::partition::Tier;
-use crate::ids::SizeClass;
 use crate::stats::MemoryMoves;
 
 const PAGE_BYTES: usize = 4096;
@@ -34,7 +33,6 @@ pub(crate) struct Placement {
     middle: Option<NodeSet>,
     /// Target nodes of promotion.
     up: NodeSet,
-    class: SizeClass,
     way: Migrate,
     /// Spreads calls over the nodes of a tier, round robin.
     turn: AtomicU64,
@@ -59,7 +57,7 @@ enum Part {
 }
 
 impl Placement {
-    pub(crate) fn new(options: &NodeOptions, class: SizeClass) -> Placement {
+    pub(crate) fn new(options: &NodeOptions) -> Placement {
         let up = match (&options.dram, &options.middle) {
             (Some(dram), _) => dram.clone(),
             (None, Some(middle)) => near(&nodes(), middle),
@@ -70,7 +68,6 @@ impl Placement {
             dram: options.dram.clone(),
             middle: options.middle.clone(),
             up,
-            class,
             way: options.migrate,
             turn: AtomicU64::new(0),
             has_warned: AtomicBool::new(false),
@@ -94,9 +91,9 @@ impl Placement {
         self.way == Migrate::Copy
     }
 
-    /// The nodes of mapped addresses of `class`, if one tier has them.
-    pub(super) fn of_addresses(&self, class: SizeClass) -> Option<&NodeSet> {
-        self.dram.as_ref().filter(|_| !self.splits_addresses() || class != self.class)
+    /// The nodes of mapped addresses, if one tier has them all.
+    pub(super) fn of_addresses(&self) -> Option<&NodeSet> {
+        self.dram.as_ref().filter(|_| !self.splits_addresses())
     }
 
     pub(crate) fn misplaced(&self, tier: Tier) -> u64 {
@@ -301,11 +298,12 @@ mod tests {
             middle: Some("1-2".parse().unwrap()),
             ..NodeOptions::default()
         };
-        let nodes = Placement::new(&options, SizeClass::SMALLEST);
+        let nodes = Placement::new(&options);
         let targets = |tier| [nodes.target(tier), nodes.target(tier), nodes.target(tier)];
         assert_eq!(targets(Tier::Middle), [1, 2, 1]);
         assert_eq!(targets(Tier::Dram), [3, 0, 3]);
-        assert_eq!(nodes.of_addresses(SizeClass::SMALLEST), None);
-        assert_eq!(nodes.of_addresses(SizeClass::LARGEST), options.dram.as_ref());
+        assert_eq!(nodes.of_addresses(), None);
+        let dram_only = NodeOptions { middle: None, ..options.clone() };
+        assert_eq!(Placement::new(&dram_only).of_addresses(), options.dram.as_ref());
     }
 }

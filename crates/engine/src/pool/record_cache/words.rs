@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn bytes_lie_across_frames_as_if_they_were_one() {
-        let frames = Frames::reserve(1 << 20, None, Backend::default(), 1 << 10).unwrap();
+        let frames = Frames::reserve(1 << 20, &[0; _], Backend::default(), 1 << 10).unwrap();
         frames.grow_backed(SizeClass::SMALLEST, 8).unwrap();
         frames.populate_own(&[6, 1, 3]).unwrap();
         let map = Map::new(8).unwrap();

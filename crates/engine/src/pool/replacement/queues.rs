@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn frames(count: u32) -> (Frames, Queues) {
-        let frames = Frames::reserve(1 << 20, None, Backend::default(), 1 << 10).unwrap();
+        let frames = Frames::reserve(1 << 20, &[0; _], Backend::default(), 1 << 10).unwrap();
         frames.grow_backed(SizeClass::SMALLEST, count).unwrap();
         let mut queues = Queues::new(SizeClass::SMALLEST, 0, Replacement::Mark);
         queues.resize(count);

@@ -23,7 +23,7 @@ use super::middle::MiddleTier;
 use super::partial::demote_lines;
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
-use crate::pool::frames::partition::{Tier, is_middle};
+use crate::pool::frames::partition::{Tier, is_middle, partition_of};
 use crate::pool::latch::Word;
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::replacement::Replacer;
@@ -39,7 +39,8 @@ impl MiddleTier {
 
     /// Demotes latched pages to their middle copies or to `frames`.
     ///
-    /// Unlatches those that moved, and gives the others another destination. Frees unused frames.
+    /// All are of one size. Unlatches those that moved, and gives the others another destination.
+    /// Frees unused frames.
     pub(in crate::pool) fn demote(
         &self,
         resident: &Resident,
@@ -84,7 +85,7 @@ impl MiddleTier {
             return;
         }
         // Before unlatching: then other threads may evict these pages.
-        let mut free = replacer.free(self.partition()).lock();
+        let mut free = replacer.free(partition_of(gone[0].0)).lock();
         gone.iter().for_each(|&(frame, id, _)| _ = free.queues.enter(&resident.frames, frame, id));
         drop(free);
         for (frame, id, entry) in gone {

@@ -13,14 +13,14 @@ use super::line_counts::LineCounts;
 use super::migration::{Access, Choice, Die, Intent, LiveMigration, Migration, Path, Policy};
 use super::operation;
 use super::promotion_batch::PromotionBatch;
-use crate::ids::{PageId, SizeClass};
-use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle};
+use crate::ids::{ByClass, PageId, SizeClass};
+use crate::pool::frames::partition::{ByPartition, Partition, Tier, class_of, is_middle};
 use crate::pool::frames::persistent::{PersistentFrames, PersistentSource};
 use crate::pool::frames::{Header, MiniPages, NodeOptions};
 use crate::pool::replacement::Replacer;
 use crate::pool::resident::Resident;
 use crate::pool::retry::Mode;
-use crate::stats::{LineWrites, MiddleStats, MiddleWrites, Migrations};
+use crate::stats::{LineWrites, MiddleClass, MiddleStats, MiddleWrites, Migrations};
 use crate::threads::{Tally, thread_number};
 
 /// After more restarts, an operation loads missing pages to DRAM.
@@ -32,6 +32,7 @@ const THREAD_SHIFT: u32 = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MiddleOptions {
+    /// Its size, as frames of the own class.
     pub(crate) frames: u32,
     pub(crate) migration: Migration,
     /// Bytes of a line, if pages may be partial in DRAM.
@@ -67,7 +68,9 @@ impl Default for TierOptions {
 
 #[derive(Debug)]
 pub(crate) struct MiddleTier {
+    /// The own class: the only one with lines, and the only one of a persistent tier.
     pub(crate) class: SizeClass,
+    bytes: u64,
     pub(crate) migration: LiveMigration,
     /// First operation number: different between databases, equal for equal seeds.
     origin: u64,
@@ -77,7 +80,7 @@ pub(crate) struct MiddleTier {
     pub(crate) memory: Option<Arc<SimulatedMemory>>,
     pub(in crate::pool) line_counts: Option<LineCounts>,
     adaptation: Option<Adaptation>,
-    pub(in crate::pool) batch: PromotionBatch,
+    pub(in crate::pool) batches: ByClass<PromotionBatch>,
     /// Shared (`try_read`) while a dirty page moves between tiers.
     ///
     /// Exclusive while the log cut scans the headers, so that no page is missed (`demote.rs`).
@@ -103,8 +106,11 @@ pub(crate) struct MiddleCounts {
     pub(crate) copies_dropped: AtomicU64,
     /// Middle copies dropped because their pages were freed.
     pub(crate) copies_freed: AtomicU64,
-    /// Pages loaded or created whose size this tier does not take.
+    /// Pages loaded or created whose size has no frames in this tier.
     pub(crate) other_sizes: AtomicU64,
+    /// Whole pages, as the next.
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
     pub(crate) middle_to_store: AtomicU64,
     pub(crate) dram_to_store: AtomicU64,
     pub(crate) flushed: AtomicU64,
@@ -127,17 +133,18 @@ impl MiddleTier {
         let adaptation = (choice == Choice::Adaptive)
             .then(|| Adaptation::new(choice.policy(), seed, options.frames, tiers.time.clone()));
         let memory = tiers.memory.clone();
-        let line_counts = memory.as_ref().map(|_| LineCounts::new(options.frames, class.page_bytes()));
+        let line_counts = memory.as_ref().map(|_| LineCounts::new(class, options.frames));
         Some(MiddleTier {
             memory,
             line_counts,
             adaptation,
             class,
+            bytes: u64::from(options.frames) * class.page_bytes() as u64,
             migration: LiveMigration::new(&options.migration, options.frames),
             origin: seed.wrapping_sub(operation::current().number),
             created: AtomicU64::new(0),
             counts: MiddleCounts::default(),
-            batch: PromotionBatch::default(),
+            batches: Default::default(),
             moving: RwLock::new(()),
         })
     }
@@ -193,16 +200,9 @@ impl MiddleTier {
         }
     }
 
-    pub(crate) fn partition(&self) -> Partition {
-        Partition::middle(self.class)
-    }
-
     pub(crate) fn stats(&self, resident: &Resident, replacer: &Replacer) -> MiddleStats {
-        let partition = self.partition();
-        let idle = |partition: Partition| replacer.free(partition).lock().idle(&resident.frames);
-        let dram_frames = u64::from(replacer.page_frames(resident, self.class.into()));
-        let (frames, page_bytes) =
-            (u64::from(resident.frames.count(partition)), self.class.page_bytes() as u64);
+        let classes = classes(resident, replacer);
+        let dram_used = |class: &MiddleClass| class.dram_used;
         let (mini_pages, mini_page_frames) = resident.frames.minis.as_ref().map_or((0, 0), MiniPages::used);
         let counts = &self.counts;
         let count = |counter: &AtomicU64| counter.load(Relaxed);
@@ -210,11 +210,12 @@ impl MiddleTier {
         let (dirty, clean) = (count(&counts.down_dirty), count(&counts.down_clean));
         let (for_read, for_write) = (count(&counts.up_for_read), count(&counts.up_for_write));
         MiddleStats {
-            capacity_bytes: frames * page_bytes,
-            frames,
-            used: frames.saturating_sub(idle(partition)),
+            capacity_bytes: self.bytes,
+            frames: classes.iter().map(|class| class.frames).sum(),
+            used: classes.iter().map(|class| class.used).sum(),
             copies: count(&counts.copies),
-            dram_used: dram_frames.saturating_sub(idle(self.class.into())),
+            dram_used: classes.iter().map(dram_used).sum(),
+            classes,
             policy: self.migration.policy.get(),
             tuning: self.adaptation.as_ref().map(Adaptation::tuning),
             simulated: self.memory.is_some(),
@@ -231,7 +232,8 @@ impl MiddleTier {
             dram_cache: self.memory.as_ref().and_then(|memory| memory.dram_cache()),
             reads_in_place: counts.reads_in_place.total(),
             writes_in_place: counts.writes_in_place.total(),
-            page_bytes,
+            read_bytes: count(&counts.read_bytes),
+            written_bytes: count(&counts.written_bytes),
             migrations: Migrations {
                 store_to_dram: resident.misses().saturating_sub(from_store),
                 store_to_middle: from_store,
@@ -272,33 +274,31 @@ impl MiddleTier {
         self.migration.policy.set(policy);
     }
 
-    pub(crate) fn count_loaded(&self, frame: u32) {
-        self.count_arrival(frame, &self.counts.store_to_middle);
+    pub(crate) fn count_loaded(&self, resident: &Resident, frame: u32) {
+        self.count_arrival(resident, frame, &self.counts.store_to_middle);
     }
 
-    pub(crate) fn count_created(&self, frame: u32) {
-        self.count_arrival(frame, &self.counts.created);
+    pub(crate) fn count_created(&self, resident: &Resident, frame: u32) {
+        self.count_arrival(resident, frame, &self.counts.created);
     }
 
     /// Counts an arrival in `frame` by `counter`, if in this tier.
     ///
-    /// Elsewhere counts only pages whose size this tier does not take.
-    fn count_arrival(&self, frame: u32, counter: &AtomicU64) {
+    /// Elsewhere counts only pages whose size has no frames in this tier.
+    fn count_arrival(&self, resident: &Resident, frame: u32, counter: &AtomicU64) {
         if is_middle(frame) {
             counter.fetch_add(1, Relaxed);
-        } else if class_of(frame) != self.class {
+        } else if resident.frames.count(Partition::middle(class_of(frame))) == 0 {
             self.counts.other_sizes.fetch_add(1, Relaxed);
         }
     }
 
     pub(crate) fn warn_of_size(&self, class: SizeClass) {
-        if self.class != class {
-            tracing::warn!(
-                page_bytes = class.page_bytes(),
-                middle_page_bytes = self.class.page_bytes(),
-                "pages of another size do not go to the middle tier"
-            );
-        }
+        tracing::warn!(
+            page_bytes = class.page_bytes(),
+            middle_bytes = self.bytes,
+            "pages of this size do not go to the middle tier"
+        );
     }
 
     /// Detaches a page's middle copy; returns its frame.
@@ -310,4 +310,25 @@ impl MiddleTier {
         self.counts.copies.fetch_sub(1, Relaxed);
         Some(below)
     }
+}
+
+/// The frames of this tier by page size, smallest first.
+fn classes(resident: &Resident, replacer: &Replacer) -> Vec<MiddleClass> {
+    let used = |partition: Partition| {
+        let idle = replacer.free(partition).lock().idle(&resident.frames);
+        u64::from(replacer.page_frames(resident, partition)).saturating_sub(idle)
+    };
+    let one = |partition: Partition| {
+        let count = |counts: &ByPartition<AtomicU64>| counts[partition.index()].load(Relaxed);
+        MiddleClass {
+            page_bytes: partition.class.page_bytes() as u64,
+            frames: u64::from(resident.frames.count(partition)),
+            used: used(partition),
+            dram_used: used(partition.class.into()),
+            taken: count(&resident.stats.frames_taken),
+            gained: count(&resident.stats.frames_gained),
+            lost: count(&resident.stats.frames_lost),
+        }
+    };
+    resident.frames.partitions().filter(|partition| partition.tier == Tier::Middle).map(one).collect()
 }

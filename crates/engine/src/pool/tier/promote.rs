@@ -26,7 +26,7 @@ use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle, is_mi
 use crate::pool::latch::Word;
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::replacement::Replacer;
-use crate::pool::resident::Resident;
+use crate::pool::resident::{Resident, class_of_page};
 
 /// A page found in a frame, with the latch word seen.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ pub(super) fn has_two_copies(resident: &Resident, replacer: &Replacer) -> bool {
 }
 
 impl MiddleTier {
-    /// Adds `id` to the promotion batch; returns the others if due.
+    /// Adds `id` to the promotion batch of its size; returns the others if due.
     pub(in crate::pool) fn others_of_batch(
         &self,
         resident: &Resident,
@@ -59,10 +59,11 @@ impl MiddleTier {
         id: PageId,
         access: Access,
     ) -> Option<Vec<(PageId, Access)>> {
+        let class = class_of_page(id);
         let share =
             |partition: Partition| (replacer.page_frames(resident, partition) / FRAMES_SHARE) as usize;
-        let most = share(self.class.into()).min(share(self.partition())).clamp(1, PAGES_MAX);
-        let mut pages = self.batch.note(id, access, most)?;
+        let most = share(class.into()).min(share(Partition::middle(class))).clamp(1, PAGES_MAX);
+        let mut pages = self.batches[class.index()].note(id, access, most)?;
         pages.retain(|&(other, _)| other != id);
         Some(pages)
     }

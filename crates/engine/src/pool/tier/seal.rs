@@ -10,7 +10,7 @@
 use super::middle::MiddleTier;
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
-use crate::pool::frames::partition::is_middle;
+use crate::pool::frames::partition::{Partition, is_middle};
 use crate::pool::frames::persistent::{PersistentFrames, Sealing};
 use crate::pool::page_table::{Entry, Location};
 use crate::pool::resident::Resident;
@@ -41,7 +41,7 @@ pub(in crate::pool) fn seal_some(
 ) -> usize {
     let persistent = resident.frames.persistent.as_ref();
     let Some(persistent) = persistent.filter(|frames| frames.is_of_this_process()) else { return 0 };
-    let count = resident.frames.backed(middle.partition());
+    let count = resident.frames.backed(Partition::middle(middle.class));
     let mut batch = Vec::with_capacity(BATCH);
     let mut sealed = 0;
     let mut finish = |batch: &mut Vec<(Entry<'_>, Sealing)>| {

@@ -310,17 +310,15 @@ fn line_writes(measured: &Measured) -> LineWritten {
 /// Middle-tier counts. Bytes read are whole pages; accesses in place count as hits. Bytes written
 /// are whole pages and changed lines.
 fn middle_tier(middle: &MiddleStats) -> Tier {
-    let (moved, writes) = (&middle.migrations, &middle.writes);
+    let moved = &middle.migrations;
     let looks = middle.reads_in_place + middle.writes_in_place + moved.middle_to_dram;
-    let pages_read = moved.middle_to_dram + middle.middle_flushes;
-    let pages_written = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
     Tier {
         simulated: middle.simulated,
         capacity_bytes: middle.capacity_bytes,
         // The first access after a read from the store counts for the store.
         hits: Some(looks.saturating_sub(moved.store_to_middle)),
-        read_bytes: pages_read * middle.page_bytes,
-        written_bytes: pages_written * middle.page_bytes + middle.lines_written * LINE_BYTES,
+        read_bytes: middle.read_bytes,
+        written_bytes: middle.written_bytes + middle.lines_written * LINE_BYTES,
     }
 }
 
