@@ -38,7 +38,7 @@ fn fields(value: &Value, labels: &[&str], found: &mut Vec<f64>) {
         Value::Object(object) => {
             // Of rows the first field is their label.
             let is_label = |key: &str| labels.contains(&key);
-            let is_row = object.contains_key("huge_pages") || object.contains_key("entries_exact");
+            let is_row = object.contains_key("gained") || object.contains_key("entries_exact");
             let shown = object.iter().filter(|(key, _)| !is_row || !is_label(key));
             shown.for_each(|(_, value)| fields(value, labels, found));
         }

@@ -119,7 +119,7 @@ impl Middle {
     /// # Errors
     /// [`Error::Config`] if no page fits, or more than the maximum number of frames.
     pub(crate) fn options(&self, class: SizeClass, migration: Migration) -> Result<MiddleOptions> {
-        Ok(MiddleOptions { frames: self.frames(class)?, migration, lines: None, minis: false })
+        Ok(MiddleOptions { class, frames: self.frames(class)?, migration, lines: None, minis: false })
     }
 }
 

@@ -20,12 +20,17 @@ const MIDDLE: &str = "middle.terrace";
 impl Builder {
     /// Adds a memory tier between DRAM and the store.
     ///
-    /// Its bytes are divided among all page sizes in use, as those of DRAM are. A tier in a file
-    /// ([`MiddleKind::Shm`], [`MiddleKind::Pmem`], and those simulated to stay) holds pages of the
-    /// database's own size alone ([`Builder::page_size`]). Other sizes, and those without room for
-    /// a page each, stay in DRAM and the store. A warning names them, and
-    /// [`crate::MiddleStats::other_sizes`] counts their pages. Only frame headers are part of the
-    /// budget ([`Builder::dram`]).
+    /// Its bytes are divided among all page sizes in use, as those of DRAM are. A size that comes
+    /// when the tier is full gets one frame, and more as its pages miss them. A page smaller than
+    /// the database's own size ([`Builder::page_size`]) takes as many bytes as one of that
+    /// ([`crate::MiddleClass::frame_bytes`]).
+    ///
+    /// A tier in a file ([`MiddleKind::Shm`], [`MiddleKind::Pmem`], and those simulated to stay)
+    /// holds pages of the own size alone. Pages of other sizes, and of sizes without room for a
+    /// page each, stay in DRAM and the store. A warning names each such size, and
+    /// [`crate::MiddleStats::other_sizes`] counts the pages.
+    ///
+    /// Only frame headers are part of the budget ([`Builder::dram`]).
     /// [`Db::set_dram`](crate::Db::set_dram) does not resize it. Default: that of
     /// [`Builder::defaults_from`], else none.
     pub fn middle(mut self, middle: Middle) -> Self {

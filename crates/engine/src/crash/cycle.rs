@@ -97,6 +97,7 @@ impl Plan {
             plan.sizes.replacement = Replacement::ClockPaper;
         }
         plan.sizes.middle = Some(MiddleOptions {
+            class: super::class(plan.sizes.page_bytes),
             frames: [1, 2, 4, 8, 16, 32][random.below(6)],
             migration: Migration {
                 policy: Some(Choice::Fixed(policy.expect("these are probabilities"))),

@@ -47,8 +47,9 @@ fn sizes(frames: u32) -> Sizes {
         clean_victims: Some(CleanVictims::Always),
         admission_queue: None,
     };
+    let class = super::class(SIZES.page_bytes);
     Sizes {
-        middle: Some(MiddleOptions { frames, migration, lines: None, minis: false }),
+        middle: Some(MiddleOptions { class, frames, migration, lines: None, minis: false }),
         persistent: true,
         log_capacity: 256 << 10,
         ..SIZES

@@ -116,15 +116,16 @@ impl PagesBuilder {
     /// A guard is an access: it may promote its page to DRAM, and otherwise reads and writes it in
     /// the middle tier, where it stays at its address (Riekenbrauck et al., section III-G). The
     /// tier holds pages of all allowed sizes. Its bytes are divided among these, at first evenly.
-    /// Then frames go to the size whose pages miss them most, as in DRAM. A promoted or demoted
-    /// page takes a frame of its size, and nothing moves without one. Only frame headers are part
-    /// of the budget. Default: no such tier.
+    /// Then frames go to the size whose pages miss them most, as in DRAM. A page enters a tier only
+    /// if that has a frame of its size at once. Otherwise a page in the middle tier is used there,
+    /// and one that leaves DRAM goes to the file. Only frame headers are part of the budget.
+    /// Default: no such tier.
     ///
     /// A simulated tier charges a guard in place four lines, as a search. It charges neither loads
     /// and stores through the guard, nor any guard if its profile counts lines.
     ///
     /// [`PagesBuilder::open`] refuses tiers that outlive the process, as the pages do not, and
-    /// those without room for a page of each size (and 4 KiB, if all are above 64 KiB).
+    /// those without room for a page of each size.
     ///
     /// ```
     /// use terrace::pages::PageAllocator;
@@ -204,7 +205,7 @@ impl PagesBuilder {
         // Also the class of page-table pages, which are no longer than a tree's.
         let own = if smallest.is_for_values() { SizeClass::SMALLEST } else { smallest };
         let largest = classes[classes.len() - 1];
-        let (parts, tiers) = self.tiers(dram, &classes, own, backend)?;
+        let (parts, tiers) = self.tiers(dram, &classes, backend)?;
         let file = PageFile::create(path.as_ref(), self.directory)?;
         let log = MemoryDevice::new("log of pages", 0);
         let files = Files::new(file.device(), Arc::new(log));
@@ -256,13 +257,7 @@ impl PagesBuilder {
     }
 
     /// The parts of `dram` bytes, and the tiers, for pages of `classes`.
-    fn tiers(
-        &self,
-        dram: u64,
-        classes: &[SizeClass],
-        own: SizeClass,
-        backend: Backend,
-    ) -> Result<(Parts, TierOptions)> {
+    fn tiers(&self, dram: u64, classes: &[SizeClass], backend: Backend) -> Result<(Parts, TierOptions)> {
         // Only what was set here counts: partial pages are the tree's.
         let mut builder = self.dram.clone().backend(backend).lines(0).mini_pages(false);
         if builder.middle.is_none() {
@@ -270,12 +265,15 @@ impl PagesBuilder {
         }
         builder.check_migrate()?;
         if let Some(middle) = &builder.middle {
-            check_middle(middle, classes, own)?;
+            check_middle(middle, classes)?;
         }
         let parts = divide(dram, classes, backend, 0)?;
-        let Some(middle) = builder.middle_options(own)? else { return Ok((parts, TierOptions::default())) };
-        let parts = divide(dram, classes, backend, bytes_beside(&middle, false, own, dram))?;
-        let nodes = builder.node_options(builder.middle_nodes(own)?, parts.frames)?;
+        let smallest = classes[0];
+        let Some(middle) = builder.middle_options(smallest)? else {
+            return Ok((parts, TierOptions::default()));
+        };
+        let parts = divide(dram, classes, backend, bytes_beside(&middle, false, smallest, dram))?;
+        let nodes = builder.node_options(builder.middle_nodes(smallest)?, parts.frames)?;
         let (memory, time) = (builder.middle_memory(), builder.simulated_time);
         Ok((parts, TierOptions { middle: Some(middle), memory, persistent: None, nodes, time }))
     }
@@ -288,15 +286,14 @@ impl PageAllocator {
     }
 }
 
-fn check_middle(middle: &Middle, classes: &[SizeClass], own: SizeClass) -> Result<()> {
+fn check_middle(middle: &Middle, classes: &[SizeClass]) -> Result<()> {
     let kind = middle.kind();
     let why = if kind.file().is_some() {
         "it outlives the process, and an allocator's pages do not; use numa:NODES or simulated:PROFILE"
             .to_owned()
     } else {
-        let others = classes.iter().filter(|&&class| class != own);
-        let needed = others.chain([&own]).map(|class| class.page_bytes() as u64).sum::<u64>();
-        // Rounded down to whole pages of the own size, of which the others are multiples.
+        let needed = classes.iter().map(|class| class.page_bytes() as u64).sum::<u64>();
+        // Rounded down to whole pages of the smallest size, of which the others are multiples.
         if middle.bytes() >= needed {
             return Ok(());
         }
@@ -350,6 +347,7 @@ impl Redo for NothingToRedo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::migration::AdmissionQueue;
 
     #[test]
     fn the_parts_do_not_exceed_the_whole() {
@@ -371,6 +369,23 @@ mod tests {
             }
         }
         assert!(divide(64 << 20, &[], Backend::Frames, 0).unwrap_err().to_string().contains("no sizes"));
+    }
+
+    /// Pages above 64 KiB have a pool whose own class is smaller, for its page table.
+    #[test]
+    fn a_tier_is_charged_for_the_frames_that_it_can_have() {
+        let class = SizeClass::of_bytes(128 << 10).unwrap();
+        let frames = (16 << 30) / (128 << 10);
+        let beside = |policy: Choice| {
+            let builder = PagesBuilder::default().middle("simulated:dram,16GiB".parse().unwrap());
+            let (parts, tiers) = builder.policy(policy).tiers(1 << 30, &[class], Backend::Frames).unwrap();
+            let middle = tiers.middle.unwrap();
+            assert_eq!((middle.class, u64::from(middle.frames)), (class, frames));
+            divide(1 << 30, &[class], Backend::Frames, 0).unwrap().frames - parts.frames
+        };
+        assert_eq!(beside(Choice::Lazy), 66 * frames);
+        let queue = frames / 2 * AdmissionQueue::BYTES_PER_PAGE;
+        assert_eq!(beside(Choice::HyMem), 66 * frames + queue);
     }
 
     #[test]

@@ -71,8 +71,8 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     let memory = |bytes: u64| refused("the DRAM tier", bytes);
     let bytes_max = options.frame_bytes_max.max(options.frame_bytes);
     let class = SizeClass::of_bytes(found.page_bytes as u64).expect("the superblock was checked");
-    let middle = options.tiers.middle.as_ref();
-    let middle = middle.map(|middle| MiddleBudget::new(class, middle.frames, found.persistent.is_some()));
+    let is_persistent = found.persistent.is_some();
+    let middle = options.tiers.middle.as_ref().map(|middle| MiddleBudget::of(middle, is_persistent));
     let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0, middle };
     let counts = middle.map_or([0; _], |middle| middle.counts_max());
     let frames = Frames::reserve(bytes_max, &counts, options.backend, options.pages_max)
@@ -107,15 +107,15 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     });
     free[Partition::from(class).index()].gain(count);
     if let Some(middle) = &options.tiers.middle {
-        let partition = Partition::middle(class);
-        let bytes = u64::from(middle.frames) * found.page_bytes as u64;
+        let partition = Partition::middle(middle.class);
+        let bytes = u64::from(middle.frames) * middle.class.page_bytes() as u64;
         frames.grow(partition, middle.frames).map_err(refused("the middle tier", bytes))?;
         free[partition.index()].gain(middle.frames);
     }
     let tiers = Tiers {
         resident: Resident { table, frames, stats: PoolStats::default() },
         replacer: Replacer::new(free, options.replacement, class),
-        middle: MiddleTier::new(&options.tiers, class, found.seed),
+        middle: MiddleTier::new(&options.tiers, found.seed),
         requests: found.requests,
     };
     let sizes = options.buffers;

@@ -5,11 +5,13 @@
 //! gradient of Cliffhanger (Cidon et al., NSDI 2016).
 //!
 //! A step (`resize.rs`) moves [`STEP_SHARE`](super::budget::STEP_SHARE) of the budget from the
-//! class with the least gain to that with the most. Against oscillation, the gains must differ by
-//! the factor [`GAIN_MIN`], and frames worth a step must have been taken since the last decision. A
-//! starving class, whose frames waiting threads hold, gets a step regardless.
+//! class with the least gain to that with the most. A class that no others can serve is passed
+//! over. Against oscillation, the gains must differ by the factor [`GAIN_MIN`], and frames worth a
+//! step must have been taken since the last decision. A starving class, whose frames waiting
+//! threads hold, gets a step regardless.
 //!
-//! The thread that makes a step may hold frames, so it never waits for frames in use.
+//! The thread that makes a step may hold frames, so it never waits for frames in use. A pinned page
+//! keeps its frame and those before it. So pages that would leave in vain stay, too.
 
 use crate::ids::SizeClass;
 
@@ -23,6 +25,8 @@ pub(super) const HITS_MIN: u64 = 16;
 pub(super) const HITS_MAX: u64 = 256;
 /// Rounds without progress before a step is given up.
 pub(super) const PATIENCE: u32 = 2;
+/// Gains are compared as integers: a ghost knows fewer pages.
+const PRECISION: u64 = 1 << 32;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Standing {
@@ -30,20 +34,38 @@ pub(super) struct Standing {
     pub(super) hits: u64,
     /// Pages in the ghost.
     pub(super) known: u64,
-    /// Bytes above the floor.
+    /// Bytes above the floor that no page in use keeps.
     pub(super) above: u64,
 }
 
-/// The giver and taker of a step, which is at least a page of the taker.
-pub(super) fn decide(standings: &[Standing], step: u64) -> Option<(SizeClass, SizeClass)> {
-    let less = |one: &Standing, other: &Standing| (one.hits * other.known).cmp(&(other.hits * one.known));
-    let taker = standings.iter().max_by(|one, other| less(one, other))?;
+/// The givers of a step, and its taker: of the classes that others can serve, that with the most
+/// gain.
+///
+/// A step has at least the bytes of one of the taker's pages.
+pub(super) fn decide(standings: &[Standing], step: u64) -> Option<(Vec<SizeClass>, SizeClass)> {
+    let mut by_gain: Vec<&Standing> = standings.iter().collect();
+    by_gain.sort_by_key(|one| one.hits * PRECISION / one.known.max(1));
+    let takers = by_gain.iter().rev().filter(|taker| taker.hits >= HITS_MIN);
+    takers.copied().find_map(|taker| Some((givers(&by_gain, taker, step)?, taker.class)))
+}
+
+/// The class with the least gain that has a whole step, or else several, from the least gain on.
+fn givers(by_gain: &[&Standing], taker: &Standing, step: u64) -> Option<Vec<SizeClass>> {
     let step = step.max(taker.class.page_bytes() as u64);
-    let may_give = |one: &&Standing| one.class != taker.class && one.above >= step;
-    let giver = standings.iter().filter(may_give).min_by(|one, other| less(one, other))?;
     // One more: no hits so far may be chance.
-    let gains = taker.hits * giver.known > GAIN_MIN * (giver.hits + 1) * taker.known;
-    (gains && taker.hits >= HITS_MIN).then_some((giver.class, taker.class))
+    let gains = |one: &Standing| taker.hits * one.known > GAIN_MIN * (one.hits + 1) * taker.known;
+    let may_give = |one: &&&Standing| one.class != taker.class && one.above > 0 && gains(one);
+    let mut willing = by_gain.iter().filter(may_give);
+    if let Some(alone) = willing.clone().find(|one| one.above >= step) {
+        return Some(vec![alone.class]);
+    }
+    let (mut givers, mut bytes) = (Vec::new(), 0);
+    while bytes < step {
+        let giver = willing.next()?;
+        givers.push(giver.class);
+        bytes += giver.above;
+    }
+    Some(givers)
 }
 
 /// The class with the most above its floor, at least `step`.
@@ -62,7 +84,9 @@ mod tests {
     }
 
     fn decided(standings: &[Standing]) -> Option<(usize, usize)> {
-        decide(standings, 1 << 16).map(|(giver, taker)| (giver.index(), taker.index()))
+        let (givers, taker) = decide(standings, 1 << 16)?;
+        assert_eq!(givers.len(), 1, "{givers:?}");
+        Some((givers[0].index(), taker.index()))
     }
 
     #[test]
@@ -75,6 +99,31 @@ mod tests {
         assert_eq!(decided(&[standing(1, 40, 90), poor]), None, "the floor stays");
         let large = standing(9, 40, 90);
         assert_eq!(decided(&[standing(0, 0, 90), large]), None, "a page of the taker is a step at least");
+    }
+
+    #[test]
+    fn a_class_that_no_other_can_serve_does_not_keep_another_from_a_step() {
+        // A page of two megabytes, and no others have as much.
+        let starved = standing(9, 100, 90);
+        assert_eq!(decided(&[standing(0, 0, 90), standing(1, 40, 90)]), Some((0, 1)));
+        let small = |index, hits| Standing { above: 1 << 18, ..standing(index, hits, 90) };
+        assert_eq!(decided(&[small(0, 0), small(1, 40), starved]), Some((0, 1)));
+        // Its own frames are no help to a class that gains less.
+        assert_eq!(decided(&[Standing { above: 0, ..small(0, 0) }, small(1, 40), starved]), None);
+    }
+
+    #[test]
+    fn several_classes_give_where_none_has_a_whole_step() {
+        let small = |index, hits| Standing { above: 48 << 10, ..standing(index, hits, 90) };
+        let of = |standings: &[Standing]| {
+            let (givers, taker) = decide(standings, 1 << 16)?;
+            Some((givers.iter().map(|class| class.index()).collect::<Vec<_>>(), taker.index()))
+        };
+        assert_eq!(of(&[small(0, 3), small(1, 0), small(2, 40)]), Some((vec![1, 0], 2)));
+        assert_eq!(of(&[small(0, 30), small(1, 0), small(2, 40)]), None, "one gains about as much");
+        assert_eq!(of(&[small(0, 3), small(1, 0), small(2, 40), standing(3, 4, 90)]), Some((vec![3], 2)));
+        let unknown = Standing { known: 0, ..small(1, 0) };
+        assert_eq!(of(&[small(0, 3), unknown, small(2, 40), small(3, 0)]), Some((vec![3, 0], 2)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The budget of the frames, in bytes.
 
 use super::cost::{VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
+use super::tier::MiddleOptions;
 use crate::ids::{ByClass, SizeClass};
 
 /// Divisor of the budget for one step (`balance.rs`).
@@ -21,9 +22,10 @@ pub(crate) struct FrameBudget {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MiddleBudget {
     pub(crate) bytes: u64,
+    /// The database's own class, or the smallest of an allocator.
     own: SizeClass,
-    /// The classes that it has frames for, or is to have.
-    takes: ByClass<bool>,
+    /// The classes that have frames, or are to have some.
+    admitted: ByClass<bool>,
     /// Whether its frames are in a file, whose format knows the own class only.
     is_persistent: bool,
     /// Bytes of frames taken up to the last decision.
@@ -31,12 +33,16 @@ pub(crate) struct MiddleBudget {
 }
 
 impl MiddleBudget {
+    pub(crate) fn of(middle: &MiddleOptions, is_persistent: bool) -> MiddleBudget {
+        MiddleBudget::new(middle.class, middle.frames, is_persistent)
+    }
+
     /// All `frames`, of the own class.
     pub(crate) fn new(own: SizeClass, frames: u32, is_persistent: bool) -> MiddleBudget {
-        let mut takes = [false; SizeClass::COUNT];
-        takes[own.index()] = true;
+        let mut admitted = [false; SizeClass::COUNT];
+        admitted[own.index()] = true;
         let bytes = u64::from(frames) * own.page_bytes() as u64;
-        MiddleBudget { bytes, own, takes, is_persistent, taken: 0 }
+        MiddleBudget { bytes, own, admitted, is_persistent, taken: 0 }
     }
 
     /// Bytes of the budget for a frame. The DRAM budget has headers for frames of the own class,
@@ -46,20 +52,16 @@ impl MiddleBudget {
     }
 
     pub(crate) fn classes(&self) -> impl Iterator<Item = SizeClass> + use<> {
-        let takes = self.takes;
-        SizeClass::all().filter(move |class| takes[class.index()])
+        let admitted = self.admitted;
+        SizeClass::all().filter(move |class| admitted[class.index()])
     }
 
     /// Whether it has room for a frame of `class` beside one of each other class.
     pub(crate) fn admit(&mut self, class: SizeClass) -> bool {
         let floors: u64 = self.classes().map(|class| self.cost(class)).sum();
-        let has_room = self.takes[class.index()] || floors + self.cost(class) <= self.bytes;
-        self.takes[class.index()] = has_room && (class == self.own || !self.is_persistent);
-        self.takes[class.index()]
-    }
-
-    pub(crate) fn dismiss(&mut self, class: SizeClass) {
-        self.takes[class.index()] = false;
+        let has_room = self.admitted[class.index()] || floors + self.cost(class) <= self.bytes;
+        self.admitted[class.index()] = has_room && (class == self.own || !self.is_persistent);
+        self.admitted[class.index()]
     }
 
     /// The most frames that each class may ever have.

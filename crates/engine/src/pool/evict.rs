@@ -502,6 +502,13 @@ impl Tiers {
         }
     }
 
+    /// Whether the page in `frame` cannot leave before a thread gives up its shared latch.
+    pub(super) fn is_held(&self, frame: u32) -> bool {
+        let id = self.frames.header(frame).page();
+        let entry = self.table.entry(id).filter(|_| !id.is_none());
+        entry.is_some_and(|entry| entry.latch().load().is_shared())
+    }
+
     /// Evicts clean, unlatched pages, marked or not, from frames to be removed. The ghost remembers
     /// them.
     pub(super) fn drive_out(&self, partition: Partition, indexes: Range<u32>) {

@@ -52,6 +52,11 @@ impl Word {
         self.0 & (EXCLUSIVE | SHARED) != 0
     }
 
+    /// Whether the page is pinned, or an image of it is being copied.
+    pub(crate) fn is_shared(self) -> bool {
+        self.0 & SHARED != 0
+    }
+
     #[inline]
     pub(crate) fn is_marked(self) -> bool {
         self.0 & MARK != 0

@@ -1,5 +1,6 @@
 //! Memory limits and modes of a pool.
 
+use super::budget::MiddleBudget;
 use super::frames::Frames;
 use super::hash_table::HashTable;
 use super::page_table::PageTable;
@@ -70,8 +71,9 @@ pub(crate) struct PoolOptions {
 impl PoolOptions {
     /// Address space that a pool reserves; most never gets memory.
     pub(crate) fn address_bytes(&self) -> u64 {
-        let mut middle = [0; SizeClass::COUNT];
-        middle[0] = self.tiers.middle.as_ref().map_or(0, |middle| middle.frames);
+        let is_persistent = self.tiers.persistent.is_some();
+        let middle = self.tiers.middle.as_ref().map(|middle| MiddleBudget::of(middle, is_persistent));
+        let middle = middle.map_or([0; _], |middle| middle.counts_max());
         let frames = Frames::address_bytes(self.frame_bytes_max.max(self.frame_bytes), &middle);
         // Mapped addresses follow from page ids; each class takes as many bytes.
         let mapped = match self.backend {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::buffer_pool::Pool;
 use super::frames::partition::Partition;
+use super::page_table::Location;
 use super::resize::Writes;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
@@ -46,10 +47,14 @@ impl Writes for Pool {
             let most = self.staging_bytes / partition.class.page_bytes();
             let mut pages: Vec<PageId> = Vec::with_capacity(most);
             while pages.len() < most && index < self.frames.backed(partition) {
-                let id = self.frames.header(partition.frame(index)).page();
+                let frame = partition.frame(index);
+                let id = self.frames.header(frame).page();
                 index += 1;
+                // Of a page that is elsewhere, only an older copy is here, which can be dropped.
+                let is_elsewhere = |at: Location| matches!(at, Location::Frame(other) if other != frame);
                 if let Some(entry) = self.table.entry(id).filter(|_| !id.is_none())
                     && entry.latch().load().is_dirty()
+                    && !is_elsewhere(entry.location())
                 {
                     pages.push(id);
                 }

@@ -65,7 +65,7 @@ fn pool_of(frames: u32) -> Arc<Maintenance> {
 pub(super) fn pool_by_lines(frames: u32, minis: bool) -> Arc<Maintenance> {
     let choice = Choice::Fixed(policy(1.0, 1.0, 1.0, 1.0));
     let migration = Migration { clean_victims: Some(CleanVictims::Always), ..choice.into() };
-    let middle = MiddleOptions { frames, migration, lines: Some(64), minis };
+    let middle = MiddleOptions { class: small(), frames, migration, lines: Some(64), minis };
     let tiers = TierOptions { middle: Some(middle), ..TierOptions::default() };
     let options = options(frame_bytes(small(), DRAM_FRAMES));
     pool_with(&PoolOptions { tiers, backend: Backend::Frames, ..options }).1

@@ -103,12 +103,7 @@ fn pin_untiered(pool: &Pool, id: PageId) -> Result<Pin<'_>, Retry> {
 /// The access may promote the page, so it comes before the latch: a pinned page cannot move.
 #[inline(never)]
 fn access_and_pin(pool: &Pool, id: PageId, access: Access) -> Result<Pin<'_>, Retry> {
-    if planted(Bug::PromoteAfterPin) {
-        let pin = pin_in_place(pool, id, false);
-        operation::begin(access);
-        pool.read(id)?;
-        return pin;
-    }
+    let _early = planted(Bug::PromoteAfterPin).then(|| pin_in_place(pool, id, false));
     operation::begin(access);
     pool.read(id)?;
     pin_in_place(pool, id, true)
@@ -147,7 +142,7 @@ fn pin_in_place(pool: &Pool, id: PageId, touched: bool) -> Result<Pin<'_>, Retry
 #[inline(never)]
 fn fetch_to_pin(pool: &Pool, id: PageId) -> Result<bool, Retry> {
     let loaded = pool.fetch(id)?;
-    if loaded {
+    if loaded && pool.middle.is_some() {
         operation::again();
     }
     Ok(loaded)

@@ -18,6 +18,7 @@
 //!
 //! Lock order: the budget comes before all other locks of the pool.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -142,20 +143,18 @@ impl Resizer<'_> {
         self.use_in_middle(&mut budget, class)
     }
 
-    /// Gives `class` all bytes above the floors of the others, and what the own class has of the
-    /// middle tier. The caller holds no latch.
+    /// Gives `class` all bytes above the floors of the others. The caller holds no latch.
     ///
     /// # Errors
     /// As [`Resizer::resize`].
     pub(crate) fn give_to(&self, class: SizeClass) -> Result<()> {
-        let mut budget = self.budget.lock();
+        let budget = self.budget.lock();
         let spare = budget.for_frames(self.tiers.frames.largest()).saturating_sub(self.floors(&budget, None));
         let mut wanted = [0; SizeClass::COUNT];
         self.tiers.frames.classes().for_each(|used| wanted[used.index()] = budget.floor(used));
         let count = u64::from(budget.floor(class)) + spare / frame_cost(class);
         wanted[class.index()] = count.min(self.tiers.frames.count_max(class).into()) as u32;
-        self.change_counts(&wanted)?;
-        self.dismiss_from_middle(&mut budget, self.own, class)
+        self.change_counts(&wanted)
     }
 
     /// Bytes of the floors of the classes in use and of `more`.
@@ -295,10 +294,10 @@ impl Resizer<'_> {
 
     /// Moves a step of frames to another class, if one gains enough, in each tier.
     pub(crate) fn balance(&self) -> Result<()> {
-        self.balance_middle()?;
         if self.tiers.frames.classes().nth(1).is_none() {
             return Ok(());
         }
+        self.balance_middle()?;
         // A thread that resizes divides the budget anyway.
         let Some(mut budget) = self.budget.try_lock() else { return Ok(()) };
         let largest = self.tiers.frames.largest();
@@ -310,21 +309,21 @@ impl Resizer<'_> {
         }
         budget.taken = taken;
         let standings: Vec<Standing> =
-            self.tiers.frames.classes().map(|class| self.standing(class, &budget)).collect();
+            self.tiers.frames.classes().map(|class| self.standing(class, &budget, step)).collect();
         // Without room on disk, more frames would only become dirty.
         if let Some(taker) = starving.filter(|_| !self.writes.is_without_room()) {
             return match richest(&standings, taker, step) {
-                Some(giver) => self.try_move_frames(giver, taker, step, &budget),
+                Some(giver) => self.try_move_frames(&[giver], taker, step, &budget),
                 None => Ok(()),
             };
         }
-        let Some((giver, taker)) = decide(&standings, step) else {
+        let Some((givers, taker)) = decide(&standings, step) else {
             if standings.iter().map(|one| one.hits).sum::<u64>() >= HITS_MAX {
                 self.forget_hits(Some(2));
             }
             return Ok(());
         };
-        self.try_move_frames(giver, taker, step, &budget)
+        self.try_move_frames(&givers, taker, step, &budget)
     }
 
     /// Moves a step to `taker`, if `giver` has one to spare.
@@ -332,34 +331,42 @@ impl Resizer<'_> {
     pub(crate) fn move_step(&self, giver: SizeClass, taker: SizeClass) -> Result<()> {
         let budget = self.budget.lock();
         let step = frame_cost(giver.max(taker));
-        match self.standing(giver, &budget).above >= step {
-            true => self.try_move_frames(giver, taker, step, &budget),
+        match self.standing(giver, &budget, step).above >= step {
+            true => self.try_move_frames(&[giver], taker, step, &budget),
             false => Ok(()),
         }
     }
 
     fn try_move_frames(
         &self,
-        giver: SizeClass,
+        givers: &[SizeClass],
         taker: SizeClass,
         step: u64,
         budget: &FrameBudget,
     ) -> Result<()> {
-        match self.move_frames(giver, taker, step, budget) {
-            Ok(()) => self.forget_hits(None),
-            // Frames are in use, or room or memory is short: try again later. The next taker gets
-            // bytes that were taken but not given.
-            Err(Error::OutOfFrames { .. } | Error::Full { .. } | Error::Memory { .. }) => {}
-            Err(error) => return Err(error),
-        }
+        // The next taker gets bytes that were taken but not given.
+        or_later(self.move_frames(givers, taker, step, budget))?;
+        // After a refusal, too: the same step would be refused at once again.
+        self.forget_hits(None);
         Ok(())
     }
 
-    fn standing(&self, class: SizeClass, budget: &FrameBudget) -> Standing {
+    /// `step`: bytes that it may be asked for.
+    fn standing(&self, class: SizeClass, budget: &FrameBudget, step: u64) -> Standing {
         let (hits, known) = self.tiers.replacer.free(class).lock().queues.hits();
-        let above =
-            u64::from(self.tiers.frames.count(class).saturating_sub(budget.floor(class))) * frame_cost(class);
-        Standing { class, hits, known, above }
+        let spare = self.spare(class.into(), budget.floor(class), step);
+        Standing { class, hits, known, above: u64::from(spare) * frame_cost(class) }
+    }
+
+    /// Frames of `partition` above `floor`, without those up to a page in use. Looks for one in the
+    /// last `step` bytes only.
+    pub(super) fn spare(&self, partition: Partition, floor: u32, step: u64) -> u32 {
+        let frames = &self.tiers.frames;
+        let (count, backed) = (frames.count(partition), frames.backed(partition));
+        let above = count.saturating_sub(floor);
+        let asked = step.div_ceil(partition.class.page_bytes() as u64).min(above.into()) as u32;
+        let held = (count - asked..backed).rev().find(|&index| self.tiers.is_held(partition.frame(index)));
+        held.map_or(above, |index| count - index - 1)
     }
 
     fn forget_hits(&self, share: Option<u64>) {
@@ -369,24 +376,41 @@ impl Resizer<'_> {
             .for_each(|class| self.tiers.replacer.free(class).lock().queues.forget_hits(share));
     }
 
-    fn move_frames(&self, giver: SizeClass, taker: SizeClass, step: u64, budget: &FrameBudget) -> Result<()> {
-        let (had, has) = (self.tiers.frames.count(giver), self.tiers.frames.count(taker));
-        let given = step.div_ceil(frame_cost(giver)).min(u64::from(had - budget.floor(giver)));
-        self.shrink(giver.into(), had - given as u32, PATIENCE)?;
+    fn move_frames(
+        &self,
+        givers: &[SizeClass],
+        taker: SizeClass,
+        step: u64,
+        budget: &FrameBudget,
+    ) -> Result<()> {
+        let mut lacks = step;
+        for &giver in givers {
+            let had = self.tiers.frames.count(giver);
+            let spare = self.spare(giver.into(), budget.floor(giver), step);
+            let given = lacks.div_ceil(frame_cost(giver)).min(spare.into());
+            self.shrink(giver.into(), had - given as u32, PATIENCE)?;
+            self.tiers.stats.count_lost(giver.into(), given);
+            lacks = lacks.saturating_sub(given * frame_cost(giver));
+        }
         let room =
             budget.for_frames(self.tiers.frames.largest()).saturating_sub(self.tiers.bytes_of_frames());
+        let has = self.tiers.frames.count(taker);
         let gets = (room / frame_cost(taker)).min(u64::from(self.tiers.frames.count_max(taker) - has));
         self.grow(taker.into(), has + gets as u32)?;
-        self.tiers.stats.count_move((giver.into(), given), (taker.into(), gets));
-        tracing::debug!(
-            from = giver.page_bytes(),
-            to = taker.page_bytes(),
-            given,
-            gets,
-            "frames for pages of another size"
-        );
+        self.tiers.stats.count_gained(taker.into(), gets);
+        self.tiers.stats.frame_moves.fetch_add(1, Relaxed);
+        tracing::debug!(?givers, to = taker.page_bytes(), gets, "frames for pages of another size");
         Ok(())
     }
+}
+
+/// Whether frames are in use, or room or memory is short: balancing tries again later.
+pub(super) fn may_pass(error: &Error) -> bool {
+    matches!(error, Error::OutOfFrames { .. } | Error::Full { .. } | Error::Memory { .. })
+}
+
+pub(super) fn or_later(outcome: Result<()>) -> Result<()> {
+    outcome.or_else(|error| if may_pass(&error) { Ok(()) } else { Err(error) })
 }
 
 fn too_little(budget: &FrameBudget, needed: u64) -> Error {

@@ -2,16 +2,19 @@
 //!
 //! The budget is the tier's bytes. Each size that it takes keeps one frame. No thread waits for a
 //! middle frame, so that is enough. A size that comes into use gets an even share of the frames
-//! without memory, which cost no eviction. From then on a step at a time goes to the size whose
-//! ghost is hit most (`balance.rs`). A large page leaves for small ones, and small ones for a large
-//! one. Dirty pages are written first. Pinned ones stay, and the step is given up.
+//! without memory, which cost no eviction. If all have memory, it gets one frame. From then on a
+//! step at a time goes to the size whose ghost is hit most (`balance.rs`). A large page leaves for
+//! small ones, and small ones for a large one. Dirty pages are written first. Pinned ones stay.
 //!
 //! A persistent tier takes the own size alone: its file has one frame length.
 
-use super::balance::{HITS_MAX, PATIENCE, STEP_BYTES_MAX, Standing, decide, richest};
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::balance::{HITS_MAX, PATIENCE, STEP_BYTES_MAX, Standing, decide};
 use super::budget::{FrameBudget, MiddleBudget, STEP_SHARE};
 use super::frames::partition::Partition;
-use super::resize::Resizer;
+use super::resize::{Resizer, may_pass, or_later};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::planted::{Bug, planted};
@@ -47,19 +50,6 @@ impl Resizer<'_> {
         }
     }
 
-    /// Takes all frames from `class`, for `heir`, under the budget's lock.
-    pub(super) fn dismiss_from_middle(
-        &self,
-        budget: &mut FrameBudget,
-        class: SizeClass,
-        heir: SizeClass,
-    ) -> Result<()> {
-        let Some(middle) = &mut budget.middle else { return Ok(()) };
-        self.shrink(Partition::middle(class), 0, PATIENCE)?;
-        middle.dismiss(class);
-        self.grow_in_middle(middle, heir, u64::MAX)
-    }
-
     /// Lets `class` have the bytes that no class has, up to `most` in all.
     fn grow_in_middle(&self, middle: &MiddleBudget, class: SizeClass, most: u64) -> Result<()> {
         let (partition, cost) = (Partition::middle(class), middle.cost(class));
@@ -73,96 +63,125 @@ impl Resizer<'_> {
     }
 
     fn room_in_middle(&self, middle: &MiddleBudget) -> u64 {
-        let taken = |class: SizeClass| {
+        let bytes = |class: SizeClass| {
             u64::from(self.tiers.frames.count(Partition::middle(class))) * middle.cost(class)
         };
-        middle.bytes.saturating_sub(SizeClass::all().map(taken).sum())
+        let taken = if planted(Bug::MiddleBeyondBudget) { 0 } else { SizeClass::all().map(bytes).sum() };
+        middle.bytes.saturating_sub(taken)
     }
 
     /// Moves a step of middle frames to another class, if one gains enough. The caller holds no
     /// latch.
     pub(crate) fn balance_middle(&self) -> Result<()> {
-        if self.tiers.middle.is_none() {
+        // Classes of this tier are in use in DRAM, too.
+        if self.tiers.middle.is_none() || self.tiers.frames.classes().nth(1).is_none() {
             return Ok(());
         }
         let Some(mut budget) = self.budget.try_lock() else { return Ok(()) };
         let Some(middle) = budget.middle.as_mut().filter(|middle| middle.classes().nth(1).is_some()) else {
             return Ok(());
         };
-        let before = *middle;
-        let partitions = || before.classes().map(Partition::middle);
-        let taken = partitions()
-            .map(|partition| self.tiers.stats.taken(partition) * partition.class.page_bytes() as u64)
-            .sum::<u64>();
-        let largest = before.classes().last().map_or(0, |class| before.cost(class));
+        let largest = middle.classes().last().map_or(0, |class| middle.cost(class));
         let step = (middle.bytes / STEP_SHARE).min(STEP_BYTES_MAX);
+        let taken = self.taken_in_middle(middle);
         if taken - middle.taken < step.max(largest) {
             return Ok(());
         }
         middle.taken = taken;
-        if let Some(without) = partitions().find(|&partition| self.tiers.frames.count(partition) == 0) {
-            return or_later(self.give_first(middle, without.class));
+        let count = |class| self.tiers.frames.count(Partition::middle(class));
+        for class in middle.classes().filter(|&class| count(class) == 0) {
+            or_later(self.give_first(middle, class))?;
+            if count(class) > 0 {
+                return Ok(());
+            }
+            // Others may be served.
         }
-        let standings = self.standings_in_middle(middle);
-        if let Some((giver, taker)) = decide(&standings, step) {
-            return or_later(self.move_in_middle(middle, giver, taker, step.max(middle.cost(taker))));
-        }
-        if standings.iter().map(|one| one.hits).sum::<u64>() >= HITS_MAX {
+        let standings = self.standings_in_middle(middle, step.max(largest));
+        if let Some((givers, taker)) = decide(&standings, step) {
+            or_later(self.move_in_middle(middle, &givers, taker, step))?;
+            // After a refusal, too: the same step would be refused at once again.
+            self.forget_hits_in_middle(middle, None);
+        } else if standings.iter().map(|one| one.hits).sum::<u64>() >= HITS_MAX {
             self.forget_hits_in_middle(middle, Some(2));
         }
         Ok(())
     }
 
-    fn standings_in_middle(&self, middle: &MiddleBudget) -> Vec<Standing> {
+    fn taken_in_middle(&self, middle: &MiddleBudget) -> u64 {
+        let bytes =
+            |class: SizeClass| self.tiers.stats.taken(Partition::middle(class)) * class.page_bytes() as u64;
+        middle.classes().map(bytes).sum()
+    }
+
+    /// `step`: bytes that each may be asked for.
+    fn standings_in_middle(&self, middle: &MiddleBudget, step: u64) -> Vec<Standing> {
         let standing = |class: SizeClass| {
             let partition = Partition::middle(class);
             let (hits, known) = self.tiers.replacer.free(partition).lock().queues.hits();
-            let above = self.tiers.frames.count(partition).saturating_sub(1);
-            Standing { class, hits, known, above: u64::from(above) * middle.cost(class) }
+            let above = u64::from(self.spare(partition, 1, step)) * middle.cost(class);
+            Standing { class, hits, known, above }
         };
         middle.classes().map(standing).collect()
     }
 
     /// Gives `class` its first frame, from those classes that have most.
     fn give_first(&self, middle: &MiddleBudget, class: SizeClass) -> Result<()> {
-        while self.tiers.frames.count(Partition::middle(class)) == 0
-            && let Some(giver) = richest(&self.standings_in_middle(middle), class, 1)
-        {
-            self.move_in_middle(middle, giver, class, middle.cost(class))?;
-        }
-        Ok(())
+        let cost = middle.cost(class);
+        let mut standings = self.standings_in_middle(middle, cost);
+        standings.retain(|one| one.above > 0 && one.class != class);
+        standings.sort_by_key(|one| Reverse(one.above));
+        let givers: Vec<SizeClass> = standings.iter().map(|one| one.class).collect();
+        self.move_in_middle(middle, &givers, class, cost)
     }
 
-    /// Moves `step` bytes, or what `giver` has above one frame.
+    /// Moves `step` bytes, at least a page of the taker, or what `givers` have above a frame each.
+    ///
+    /// # Errors
+    /// [`Error::OutOfFrames`] if that is less than a page of the taker; then no page has left.
     fn move_in_middle(
         &self,
         middle: &MiddleBudget,
-        giver: SizeClass,
+        givers: &[SizeClass],
         taker: SizeClass,
         step: u64,
     ) -> Result<()> {
-        let (from, to) = (Partition::middle(giver), Partition::middle(taker));
-        let (had, has) = (self.tiers.frames.count(from), self.tiers.frames.count(to));
-        let lacks = step.saturating_sub(self.room_in_middle(middle));
-        let given = lacks.div_ceil(middle.cost(giver)).min(u64::from(had.saturating_sub(1)));
-        if given > 0 && !planted(Bug::MiddleBeyondBudget) {
-            self.shrink(from, had - given as u32, PATIENCE)?;
+        let step = step.max(middle.cost(taker));
+        let spare = |giver| u64::from(self.spare(Partition::middle(giver), 1, step));
+        let most = givers.iter().map(|&giver| spare(giver) * middle.cost(giver)).sum::<u64>();
+        if self.room_in_middle(middle) + most < middle.cost(taker) {
+            let what = "the frames of the middle tier that pages of another size need are in use".to_owned();
+            return Err(Error::OutOfFrames { what });
         }
-        let room = match planted(Bug::MiddleBeyondBudget) {
-            true => given * middle.cost(giver) / middle.cost(taker),
-            false => self.room_in_middle(middle) / middle.cost(taker),
-        };
-        let gets = room.min(u64::from(self.tiers.frames.count_max(to) - has));
-        self.grow(to, has + gets as u32)?;
-        self.tiers.stats.count_move((from, given), (to, gets));
-        tracing::debug!(
-            from = giver.page_bytes(),
-            to = taker.page_bytes(),
-            given,
-            gets,
-            "frames of the middle tier for pages of another size"
-        );
-        self.forget_hits_in_middle(middle, None);
+        let mut refused = Ok(());
+        for &giver in givers {
+            let lacks = step.saturating_sub(self.room_in_middle(middle));
+            let given = lacks.div_ceil(middle.cost(giver)).min(spare(giver));
+            if given > 0 {
+                match self.shrink_in_middle(giver, given) {
+                    Err(error) if !may_pass(&error) => return Err(error),
+                    shrunk => refused = refused.and(shrunk),
+                }
+            }
+        }
+        let partition = Partition::middle(taker);
+        let has = self.tiers.frames.count(partition);
+        let most = u64::from(self.tiers.frames.count_max(partition) - has);
+        let gets = (self.room_in_middle(middle) / middle.cost(taker)).min(most);
+        if gets == 0 {
+            return refused;
+        }
+        self.grow(partition, has + gets as u32)?;
+        self.tiers.stats.count_gained(partition, gets);
+        self.tiers.middle.iter().for_each(|tier| _ = tier.counts.frame_moves.fetch_add(1, Relaxed));
+        let to = taker.page_bytes();
+        tracing::debug!(?givers, to, gets, "frames of the middle tier for pages of another size");
+        Ok(())
+    }
+
+    fn shrink_in_middle(&self, giver: SizeClass, given: u64) -> Result<()> {
+        let partition = Partition::middle(giver);
+        self.shrink(partition, self.tiers.frames.count(partition) - given as u32, PATIENCE)?;
+        self.tiers.stats.count_lost(partition, given);
         Ok(())
     }
 
@@ -170,20 +189,13 @@ impl Resizer<'_> {
     #[cfg(test)]
     pub(crate) fn move_step_in_middle(&self, giver: SizeClass, taker: SizeClass, step: u64) -> Result<()> {
         let budget = self.budget.lock();
-        budget.middle.as_ref().map_or(Ok(()), |middle| self.move_in_middle(middle, giver, taker, step))
+        let moved = |middle| self.move_in_middle(middle, &[giver], taker, step);
+        budget.middle.as_ref().map_or(Ok(()), moved)
     }
 
     fn forget_hits_in_middle(&self, middle: &MiddleBudget, share: Option<u64>) {
         for partition in middle.classes().map(Partition::middle) {
             self.tiers.replacer.free(partition).lock().queues.forget_hits(share);
         }
-    }
-}
-
-/// Frames are in use, or room or memory is short: [`Resizer::balance_middle`] tries again later.
-fn or_later(outcome: Result<()>) -> Result<()> {
-    match outcome {
-        Err(Error::OutOfFrames { .. } | Error::Full { .. } | Error::Memory { .. }) => Ok(()),
-        other => other,
     }
 }

@@ -36,6 +36,7 @@ pub(crate) struct PoolStats {
     pub(crate) frames_taken: ByPartition<AtomicU64>,
     pub(crate) frames_gained: ByPartition<AtomicU64>,
     pub(crate) frames_lost: ByPartition<AtomicU64>,
+    /// Steps in DRAM.
     pub(crate) frame_moves: AtomicU64,
     /// Pages and frames whose memory could not be taken away.
     pub(crate) not_discarded: AtomicU64,
@@ -101,11 +102,13 @@ impl PoolStats {
         SizeClass::all().map(|class| self.taken(class) * class.page_bytes() as u64).sum()
     }
 
-    /// Counts a step of frames from one partition to another of its tier.
-    pub(super) fn count_move(&self, (giver, given): (Partition, u64), (taker, got): (Partition, u64)) {
-        self.frame_moves.fetch_add(1, Relaxed);
-        self.frames_lost[giver.index()].fetch_add(given, Relaxed);
-        self.frames_gained[taker.index()].fetch_add(got, Relaxed);
+    /// Counts frames that left a partition for another of its tier.
+    pub(super) fn count_lost(&self, giver: Partition, frames: u64) {
+        self.frames_lost[giver.index()].fetch_add(frames, Relaxed);
+    }
+
+    pub(super) fn count_gained(&self, taker: Partition, frames: u64) {
+        self.frames_gained[taker.index()].fetch_add(frames, Relaxed);
     }
 
     pub(crate) fn count_written(&self, images: usize, cause: Cause) {

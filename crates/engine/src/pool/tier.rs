@@ -1,6 +1,7 @@
 //! The middle tier: decisions, migration both ways, and simulated costs.
 
 mod adapt;
+mod addresses;
 mod charge;
 mod demote;
 mod line_counts;

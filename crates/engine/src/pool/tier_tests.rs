@@ -51,7 +51,7 @@ fn pool_by(
     clean_victims: CleanVictims,
 ) -> Arc<Maintenance> {
     let migration = Migration { clean_victims: Some(clean_victims), ..Choice::Fixed(policy).into() };
-    let middle = MiddleOptions { frames, migration, lines: None, minis: false };
+    let middle = MiddleOptions { class: small(), frames, migration, lines: None, minis: false };
     let tiers = TierOptions { middle: Some(middle), ..TierOptions::default() };
     let options = options(frame_bytes(small(), dram_frames));
     pool_with(&PoolOptions { tiers, replacement, ..options }).1

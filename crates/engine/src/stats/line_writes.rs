@@ -23,7 +23,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineWrites(Vec<LinesOfSize>);
 
-/// The same of the frames of one page size.
+/// Line writes of the frames of one page size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LinesOfSize {
     lines_per_page: u64,

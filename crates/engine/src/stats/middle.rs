@@ -16,8 +16,8 @@ const MIGRATIONS: Family =
     Family::counter("terrace_migrations_total", "Pages that went from one tier to another.").by("way");
 const WRITES: Family =
     Family::counter("terrace_middle_writes_total", "Page writes to the middle tier, by why.").by("reason");
-const PAGES_BYTES: Family = Family::counter(
-    "terrace_middle_page_bytes_total",
+const MOVED_BYTES: Family = Family::counter(
+    "terrace_middle_moved_bytes_total",
     "Bytes of whole pages read from the middle tier and written to it.",
 )
 .by("direction");
@@ -79,6 +79,9 @@ terrace_io::stats! {
             "terrace_middle_dram_used_frames" "DRAM frames of the same sizes that hold a page.",
         /// Frames by page size, smallest first.
         classes: Vec<MiddleClass>,
+        /// Moves of frames from one page size to another.
+        frame_moves: u64 => counter "terrace_middle_frame_moves_total"
+            "Times that frames of the middle tier went from pages of one size to pages of another.",
         /// Current migration policy.
         policy: Policy => POLICY,
         /// State of the tuner, with [`crate::migration::Choice::Adaptive`].
@@ -120,9 +123,9 @@ terrace_io::stats! {
         /// The DRAM cache in front of a simulated memory (memory mode).
         dram_cache: Option<DramCacheStats>,
         /// Bytes of whole pages read from this tier, for DRAM or the store.
-        read_bytes: u64 => PAGES_BYTES "read",
+        read_bytes: u64 => MOVED_BYTES "read",
         /// Bytes of whole pages written to this tier.
-        written_bytes: u64 => PAGES_BYTES "written",
+        written_bytes: u64 => MOVED_BYTES "written",
         /// Page moves between tiers.
         migrations: Migrations,
         /// Page writes to this tier, by reason.
@@ -173,6 +176,11 @@ terrace_io::stats! {
     pub struct MiddleClass {
         /// Page size, bytes.
         page_bytes: u64 as "page_bytes",
+        /// Bytes of the tier that a frame takes.
+        ///
+        /// At least those of the database's own page size: the tier has headers for frames of that.
+        frame_bytes: u64 => gauge "terrace_middle_class_frame_bytes"
+            "Bytes of the middle tier that a frame takes, by the size of its pages.",
         /// Frames of this size.
         frames: u64 => gauge
             "terrace_middle_class_frames" "Frames of the middle tier by the size of their pages.",

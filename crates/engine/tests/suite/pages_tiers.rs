@@ -82,7 +82,7 @@ fn pages_are_what_was_written_to_them_in_whichever_tier() {
 
 /// Frames of all sizes together are no more than the tier has bytes for.
 fn assert_within(middle: &MiddleStats) {
-    let bytes: u64 = middle.classes.iter().map(|class| class.frames * class.page_bytes).sum();
+    let bytes: u64 = middle.classes.iter().map(|class| class.frames * class.frame_bytes).sum();
     assert!(bytes <= middle.capacity_bytes, "{middle:?}");
     assert!(middle.classes.iter().all(|class| class.used <= class.frames && class.frames > 0), "{middle:?}");
 }
@@ -143,6 +143,22 @@ fn the_tier_follows_the_size_that_is_used() {
         read(&large, &|frames| frames[1] > 20);
         read(&small, &|frames| frames[0] > 300);
         assert_within(&middle(&pages));
+        // Guards in large frames, which are among the first.
+        let in_place = || middle(&pages).reads_in_place;
+        let held = large.iter().zip(0..).filter_map(|(&name, number)| {
+            let before = in_place();
+            let guard = pages.read(name).unwrap();
+            (in_place() > before).then_some((number, guard.words().as_ptr(), guard))
+        });
+        let held: Vec<_> = held.take(2).collect();
+        read(&large, &|frames| frames[1] > 20);
+        let few = frames()[0];
+        read(&small, &|frames| frames[0] > few);
+        for (number, address, guard) in held {
+            assert_eq!(guard.words().as_ptr(), address);
+            assert!(guard.words().iter().all(|word| word.load(Relaxed) == number), "{mode:?}");
+        }
+        assert_within(&middle(&pages));
     }
 }
 
@@ -202,7 +218,9 @@ fn a_tier_of_one_frame_serves_many_threads() {
                 });
             }
         });
-        assert_eq!(middle(&pages).frames, 1);
+        let stats = middle(&pages);
+        assert_eq!(stats.frames, 1);
+        assert!(stats.migrations.store_to_middle > 0 && stats.reads_in_place > 0, "{mode:?}: {stats:?}");
     }
 }
 
@@ -245,8 +263,11 @@ fn tiers_that_cannot_be_say_why() {
     let large = builder("simulated:dram,512KiB", "0,0,1,1").dram(64 << 20).page_sizes(&[4096, 512 << 10]);
     let what = refused(large);
     assert!(what.contains("a page of each size; give it 528384"), "{what}");
-    let values = builder("simulated:dram,132KiB", "0,0,1,1").dram(64 << 20).page_sizes(&[128 << 10]);
-    let values = values.open("pages").unwrap();
+    // Pages of the tables of pages are smaller, but are not there.
+    let values = |tier| builder(tier, "0,0,1,1").dram(64 << 20).page_sizes(&[128 << 10]);
+    let what = refused(values("simulated:dram,131071B"));
+    assert!(what.contains("a page of each size; give it 131072"), "{what}");
+    let values = values("simulated:dram,128KiB").open("pages").unwrap();
     assert_eq!((middle(&values).frames, middle(&values).classes[0].page_bytes), (1, 128 << 10));
     drop(values);
     let what = refused(builder("simulated:dram,4095B", "0,0,1,1").page_sizes(&[4096]));

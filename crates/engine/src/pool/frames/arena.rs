@@ -256,6 +256,8 @@ impl Frames {
         let partition = partition.into();
         let one = &self.partitions[partition.index()];
         debug_assert!(self.count(partition) <= count && count <= one.count_max);
+        #[cfg(test)]
+        super::residency_tests::refuse_growth()?;
         if !self.is_persistent(partition) {
             self.bytes.prepare(partition, self.backed(partition)..count, &self.nodes)?;
         }

@@ -30,6 +30,7 @@ thread_local! {
     static BACKING: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     static REFUSED_ONE_IN: Cell<u32> = const { Cell::new(0) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
+    static GROWTHS_REFUSED: Cell<u32> = const { Cell::new(0) };
     static STAYS_ONE_IN: Cell<u32> = const { Cell::new(0) };
     static MOVED: Cell<u32> = const { Cell::new(0) };
 }
@@ -56,6 +57,22 @@ pub(super) fn refuse() -> io::Result<()> {
         one_in if one_in > 0 && asked.is_multiple_of(one_in) => Err(io::ErrorKind::OutOfMemory.into()),
         _ => Ok(()),
     }
+}
+
+/// Hook before a partition grows.
+pub(super) fn refuse_growth() -> io::Result<()> {
+    match GROWTHS_REFUSED.get() {
+        0 => Ok(()),
+        left => {
+            GROWTHS_REFUSED.set(left - 1);
+            Err(io::ErrorKind::OutOfMemory.into())
+        }
+    }
+}
+
+/// Has the next `count` partitions not grow.
+pub(crate) fn refuse_growths(count: u32) {
+    GROWTHS_REFUSED.set(count);
 }
 
 /// Hook after migration: makes some of the moved pages stay.

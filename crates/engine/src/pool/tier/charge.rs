@@ -18,8 +18,8 @@ use terrace_io::{Charge, Direction, Pattern};
 use super::line_counts::LINE_BYTES;
 use super::middle::MiddleTier;
 use super::operation;
-use crate::ids::{PageId, SizeClass};
-use crate::pool::frames::partition::{class_of, index_of, is_middle};
+use crate::ids::PageId;
+use crate::pool::frames::partition::{class_of, is_middle};
 use crate::pool::lines::LineSet;
 use crate::pool::resident::Resident;
 use crate::pool::view::Piece;
@@ -27,15 +27,13 @@ use crate::pool::view::Piece;
 /// Lines per search: header and first slots, later slot, key, value.
 pub(in crate::pool) const LINES_PER_SEARCH: u64 = 4;
 const LINE_WORDS: usize = 8;
-/// Position of a class in the addresses of simulated memory.
-const RANGE_SHIFT: u32 = 50;
 
 impl MiddleTier {
     pub(in crate::pool) fn charge_search(&self, frame: u32) {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.counts_lines()) else { return };
         let lines = class_of(frame).page_bytes() as u64 / LINE_BYTES;
         let mut number = operation::current().number;
-        let start = self.address(frame);
+        let start = self.addresses.of(frame);
         memory.read(start, LINE_BYTES, Pattern::Random);
         for _ in 1..LINES_PER_SEARCH {
             number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
@@ -52,14 +50,14 @@ impl MiddleTier {
     pub(in crate::pool) fn charge_lines(&self, frame: u32, lines: &LineSet, pattern: Pattern) {
         let Some(memory) = &self.memory else { return };
         for run in lines.runs() {
-            let at = self.address(frame) + run.start as u64 * LINE_BYTES;
+            let at = self.addresses.of(frame) + run.start as u64 * LINE_BYTES;
             memory.look(at, run.len() as u64 * LINE_BYTES, pattern);
         }
     }
 
     pub(in crate::pool) fn charge_copied(&self, frame: u32, bytes: usize) {
         if let Some(memory) = &self.memory {
-            memory.read(self.address(frame), bytes as u64, Pattern::Sequential);
+            memory.read(self.addresses.of(frame), bytes as u64, Pattern::Sequential);
         }
     }
 
@@ -78,13 +76,13 @@ impl MiddleTier {
         if let (Direction::Write, Some(line_counts)) = (direction, &self.line_counts) {
             line_counts.page_written(frame);
         }
-        Some(self.memory.as_ref()?.begin(direction, self.address(frame), bytes, Pattern::Sequential))
+        Some(self.memory.as_ref()?.begin(direction, self.addresses.of(frame), bytes, Pattern::Sequential))
     }
 
     /// Charges a load of `bytes` of the page in `frame` to a partial page.
     pub(in crate::pool) fn charge_load(&self, frame: u32, bytes: Range<usize>) {
         if let Some(memory) = &self.memory {
-            memory.read(self.address(frame) + bytes.start as u64, bytes.len() as u64, Pattern::Random);
+            memory.read(self.addresses.of(frame) + bytes.start as u64, bytes.len() as u64, Pattern::Random);
             memory.copy(bytes.len() as u64);
         }
     }
@@ -92,7 +90,7 @@ impl MiddleTier {
     /// Charges a look at `bytes` of the page in `frame`, below a mini page without room for them.
     pub(in crate::pool) fn charge_in_place(&self, frame: u32, bytes: Range<usize>) {
         if let Some(memory) = &self.memory {
-            memory.read(self.address(frame) + bytes.start as u64, bytes.len() as u64, Pattern::Random);
+            memory.read(self.addresses.of(frame) + bytes.start as u64, bytes.len() as u64, Pattern::Random);
         }
     }
 
@@ -104,7 +102,7 @@ impl MiddleTier {
                 .for_each(|line| line_counts.line_written(frame, line));
         }
         if let Some(memory) = &self.memory {
-            memory.write(self.address(frame) + at, length, Pattern::Random);
+            memory.write(self.addresses.of(frame) + at, length, Pattern::Random);
             memory.copy(length);
         }
     }
@@ -117,7 +115,7 @@ impl MiddleTier {
     fn charge_changed(&self, frame: u32, lines: &Range<u64>) {
         if let Some(memory) = self.memory.as_ref().filter(|_| !lines.is_empty()) {
             let bytes = (lines.end - lines.start) * LINE_BYTES;
-            memory.write(self.address(frame) + lines.start * LINE_BYTES, bytes, Pattern::Random);
+            memory.write(self.addresses.of(frame) + lines.start * LINE_BYTES, bytes, Pattern::Random);
         }
     }
 
@@ -174,13 +172,5 @@ impl MiddleTier {
         self.charge_changed(frame, &run);
         resident.frames.end_stores(frame);
         self.counts.lines_written.fetch_add(lines, Relaxed);
-    }
-
-    /// The address of a frame in simulated memory, from 0 for the own class. The others have ranges
-    /// of their own.
-    fn address(&self, frame: u32) -> u64 {
-        let class = class_of(frame);
-        let range = (SizeClass::COUNT + class.index() - self.class.index()) % SizeClass::COUNT;
-        ((range as u64) << RANGE_SHIFT) + u64::from(index_of(frame)) * class.page_bytes() as u64
     }
 }

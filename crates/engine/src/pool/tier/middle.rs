@@ -9,6 +9,7 @@ use parking_lot::RwLock;
 use terrace_io::{SimulatedMemory, Time};
 
 use super::adapt::Adaptation;
+use super::addresses::Addresses;
 use super::line_counts::LineCounts;
 use super::migration::{Access, Choice, Die, Intent, LiveMigration, Migration, Path, Policy};
 use super::operation;
@@ -32,7 +33,9 @@ const THREAD_SHIFT: u32 = 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MiddleOptions {
-    /// Its size, as frames of the own class.
+    /// The database's own class, or the smallest of an allocator.
+    pub(crate) class: SizeClass,
+    /// Its size, as frames of that class.
     pub(crate) frames: u32,
     pub(crate) migration: Migration,
     /// Bytes of a line, if pages may be partial in DRAM.
@@ -68,9 +71,11 @@ impl Default for TierOptions {
 
 #[derive(Debug)]
 pub(crate) struct MiddleTier {
-    /// The own class: the only one with lines, and the only one of a persistent tier.
+    /// [`MiddleOptions::class`]: the only one with lines, and the only one of a persistent tier.
     pub(crate) class: SizeClass,
     bytes: u64,
+    /// Of simulated memory.
+    pub(in crate::pool) addresses: Addresses,
     pub(crate) migration: LiveMigration,
     /// First operation number: different between databases, equal for equal seeds.
     origin: u64,
@@ -108,8 +113,11 @@ pub(crate) struct MiddleCounts {
     pub(crate) copies_freed: AtomicU64,
     /// Pages loaded or created whose size has no frames in this tier.
     pub(crate) other_sizes: AtomicU64,
-    /// Whole pages, as the next.
+    /// Steps of frames to another page size.
+    pub(crate) frame_moves: AtomicU64,
+    /// Bytes of whole pages read from this tier.
     pub(crate) read_bytes: AtomicU64,
+    /// Bytes of whole pages written to this tier.
     pub(crate) written_bytes: AtomicU64,
     pub(crate) middle_to_store: AtomicU64,
     pub(crate) dram_to_store: AtomicU64,
@@ -127,8 +135,10 @@ pub(crate) struct MiddleCounts {
 }
 
 impl MiddleTier {
-    pub(crate) fn new(tiers: &TierOptions, class: SizeClass, seed: u64) -> Option<MiddleTier> {
+    pub(crate) fn new(tiers: &TierOptions, seed: u64) -> Option<MiddleTier> {
         let options = tiers.middle.as_ref()?;
+        let class = options.class;
+        let bytes = u64::from(options.frames) * class.page_bytes() as u64;
         let choice = options.migration.choice();
         let adaptation = (choice == Choice::Adaptive)
             .then(|| Adaptation::new(choice.policy(), seed, options.frames, tiers.time.clone()));
@@ -139,7 +149,8 @@ impl MiddleTier {
             line_counts,
             adaptation,
             class,
-            bytes: u64::from(options.frames) * class.page_bytes() as u64,
+            bytes,
+            addresses: Addresses::new(class, bytes),
             migration: LiveMigration::new(&options.migration, options.frames),
             origin: seed.wrapping_sub(operation::current().number),
             created: AtomicU64::new(0),
@@ -201,7 +212,7 @@ impl MiddleTier {
     }
 
     pub(crate) fn stats(&self, resident: &Resident, replacer: &Replacer) -> MiddleStats {
-        let classes = classes(resident, replacer);
+        let classes = classes(self.class, resident, replacer);
         let dram_used = |class: &MiddleClass| class.dram_used;
         let (mini_pages, mini_page_frames) = resident.frames.minis.as_ref().map_or((0, 0), MiniPages::used);
         let counts = &self.counts;
@@ -216,6 +227,7 @@ impl MiddleTier {
             copies: count(&counts.copies),
             dram_used: classes.iter().map(dram_used).sum(),
             classes,
+            frame_moves: count(&counts.frame_moves),
             policy: self.migration.policy.get(),
             tuning: self.adaptation.as_ref().map(Adaptation::tuning),
             simulated: self.memory.is_some(),
@@ -312,8 +324,8 @@ impl MiddleTier {
     }
 }
 
-/// The frames of this tier by page size, smallest first.
-fn classes(resident: &Resident, replacer: &Replacer) -> Vec<MiddleClass> {
+/// The frames of this tier by page size, smallest first. Those below `own` cost as much as it.
+fn classes(own: SizeClass, resident: &Resident, replacer: &Replacer) -> Vec<MiddleClass> {
     let used = |partition: Partition| {
         let idle = replacer.free(partition).lock().idle(&resident.frames);
         u64::from(replacer.page_frames(resident, partition)).saturating_sub(idle)
@@ -322,6 +334,7 @@ fn classes(resident: &Resident, replacer: &Replacer) -> Vec<MiddleClass> {
         let count = |counts: &ByPartition<AtomicU64>| counts[partition.index()].load(Relaxed);
         MiddleClass {
             page_bytes: partition.class.page_bytes() as u64,
+            frame_bytes: partition.class.max(own).page_bytes() as u64,
             frames: u64::from(resident.frames.count(partition)),
             used: used(partition),
             dram_used: used(partition.class.into()),
