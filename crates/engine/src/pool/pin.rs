@@ -249,6 +249,19 @@ mod tests {
         pool.pin(id, Access::Read).unwrap().words()[0].load(Relaxed)
     }
 
+    fn promote_all(pool: &Pool) {
+        pool.set_policy("1,1,1,1".parse::<crate::migration::Choice>().unwrap().policy());
+    }
+
+    /// Makes a page that is in DRAM and has a copy in the middle tier.
+    fn make_with_copy(pool: &Pool) -> PageId {
+        let id = make(pool, 1);
+        promote_all(pool);
+        assert_eq!(read(pool, id), 1);
+        assert_eq!(whereabouts(pool, id), Whereabouts::Both);
+        id
+    }
+
     /// Has all pages leave both tiers that are there now.
     fn drive_out(pool: &Pool, id: PageId) {
         for _ in 0..20 {
@@ -287,7 +300,7 @@ mod tests {
         let pool = &db.shared.pool;
         let id = make(pool, 1);
         assert_eq!(whereabouts(pool, id), Whereabouts::Middle);
-        pool.set_policy("1,1,1,1".parse::<crate::migration::Choice>().unwrap().policy());
+        promote_all(pool);
         plant(bug);
         let pin = pool.pin(id, access).unwrap();
         plant(None);
@@ -306,10 +319,7 @@ mod tests {
     fn written_above_a_copy(bug: Option<Bug>) -> u64 {
         let db = over_a_middle_tier("0,0,1,1");
         let pool = &db.shared.pool;
-        let id = make(pool, 1);
-        pool.set_policy("1,1,1,1".parse::<crate::migration::Choice>().unwrap().policy());
-        assert_eq!(read(pool, id), 1);
-        assert_eq!(whereabouts(pool, id), Whereabouts::Both);
+        let id = make_with_copy(pool);
         write(pool, id, 2);
         assert_eq!(whereabouts(pool, id), Whereabouts::Both);
         plant(bug);
@@ -331,7 +341,7 @@ mod tests {
         let pool = &db.shared.pool;
         let id = make(pool, 1);
         let pin = pool.pin(id, Access::Read).unwrap();
-        pool.set_policy("1,1,1,1".parse::<crate::migration::Choice>().unwrap().policy());
+        promote_all(pool);
         let again = pool.pin(id, Access::Read).unwrap();
         assert!(is_middle(again.frame) && again.frame == pin.frame && !evict(pool, id));
         assert_eq!(pool.page_at(&pin.words()[3]), Some(id));
@@ -345,10 +355,7 @@ mod tests {
     fn a_freed_page_leaves_no_middle_copy() {
         let db = over_a_middle_tier("0,0,1,1");
         let pool = &db.shared.pool;
-        let id = make(pool, 1);
-        pool.set_policy("1,1,1,1".parse::<crate::migration::Choice>().unwrap().policy());
-        assert_eq!(read(pool, id), 1);
-        assert_eq!(whereabouts(pool, id), Whereabouts::Both);
+        let id = make_with_copy(pool);
         let used = |pool: &Pool| pool.tiers.middle_stats().unwrap();
         let before = used(pool);
         pool.free_unlogged(id);

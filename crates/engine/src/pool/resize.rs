@@ -319,7 +319,7 @@ impl Resizer<'_> {
         }
         let Some((givers, taker)) = decide(&standings, step) else {
             if standings.iter().map(|one| one.hits).sum::<u64>() >= HITS_MAX {
-                self.forget_hits(Some(2));
+                self.forget_hits(self.tiers.frames.classes().map(Partition::from), Some(2));
             }
             return Ok(());
         };
@@ -347,15 +347,19 @@ impl Resizer<'_> {
         // The next taker gets bytes that were taken but not given.
         or_later(self.move_frames(givers, taker, step, budget))?;
         // After a refusal, too: the same step would be refused at once again.
-        self.forget_hits(None);
+        self.forget_hits(self.tiers.frames.classes().map(Partition::from), None);
         Ok(())
     }
 
-    /// `step`: bytes that it may be asked for.
     fn standing(&self, class: SizeClass, budget: &FrameBudget, step: u64) -> Standing {
-        let (hits, known) = self.tiers.replacer.free(class).lock().queues.hits();
-        let spare = self.spare(class.into(), budget.floor(class), step);
-        Standing { class, hits, known, above: u64::from(spare) * frame_cost(class) }
+        self.standing_of(class.into(), budget.floor(class), frame_cost(class), step)
+    }
+
+    /// `cost`: bytes per frame. `step`: bytes that the partition may be asked for.
+    pub(super) fn standing_of(&self, partition: Partition, floor: u32, cost: u64, step: u64) -> Standing {
+        let (hits, known) = self.tiers.replacer.free(partition).lock().queues.hits();
+        let above = u64::from(self.spare(partition, floor, step)) * cost;
+        Standing { class: partition.class, hits, known, above }
     }
 
     /// Frames of `partition` above `floor`, without those up to a page in use. Looks for one in the
@@ -369,11 +373,10 @@ impl Resizer<'_> {
         held.map_or(above, |index| count - index - 1)
     }
 
-    fn forget_hits(&self, share: Option<u64>) {
-        self.tiers
-            .frames
-            .classes()
-            .for_each(|class| self.tiers.replacer.free(class).lock().queues.forget_hits(share));
+    pub(super) fn forget_hits(&self, partitions: impl Iterator<Item = Partition>, share: Option<u64>) {
+        for partition in partitions {
+            self.tiers.replacer.free(partition).lock().queues.forget_hits(share);
+        }
     }
 
     fn move_frames(

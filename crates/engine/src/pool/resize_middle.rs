@@ -100,9 +100,9 @@ impl Resizer<'_> {
         if let Some((givers, taker)) = decide(&standings, step) {
             or_later(self.move_in_middle(middle, &givers, taker, step))?;
             // After a refusal, too: the same step would be refused at once again.
-            self.forget_hits_in_middle(middle, None);
+            self.forget_hits(middle.classes().map(Partition::middle), None);
         } else if standings.iter().map(|one| one.hits).sum::<u64>() >= HITS_MAX {
-            self.forget_hits_in_middle(middle, Some(2));
+            self.forget_hits(middle.classes().map(Partition::middle), Some(2));
         }
         Ok(())
     }
@@ -115,12 +115,8 @@ impl Resizer<'_> {
 
     /// `step`: bytes that each may be asked for.
     fn standings_in_middle(&self, middle: &MiddleBudget, step: u64) -> Vec<Standing> {
-        let standing = |class: SizeClass| {
-            let partition = Partition::middle(class);
-            let (hits, known) = self.tiers.replacer.free(partition).lock().queues.hits();
-            let above = u64::from(self.spare(partition, 1, step)) * middle.cost(class);
-            Standing { class, hits, known, above }
-        };
+        let standing =
+            |class: SizeClass| self.standing_of(Partition::middle(class), 1, middle.cost(class), step);
         middle.classes().map(standing).collect()
     }
 
@@ -191,11 +187,5 @@ impl Resizer<'_> {
         let budget = self.budget.lock();
         let moved = |middle| self.move_in_middle(middle, &[giver], taker, step);
         budget.middle.as_ref().map_or(Ok(()), moved)
-    }
-
-    fn forget_hits_in_middle(&self, middle: &MiddleBudget, share: Option<u64>) {
-        for partition in middle.classes().map(Partition::middle) {
-            self.tiers.replacer.free(partition).lock().queues.forget_hits(share);
-        }
     }
 }
