@@ -134,6 +134,11 @@ impl Cached {
         self.service.guard_name().map(|name| name.session)
     }
 
+    /// Whether the fast device is in use; it no longer is after it has failed.
+    pub fn is_in_service(&self) -> bool {
+        !self.service.is_out_of_service()
+    }
+
     /// Reports that [`Cached::session`] is stored durably; the previous session expires.
     pub fn session_noted(&self) {
         self.service.session_noted();

@@ -60,6 +60,19 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
         "io",
         &[&["planted", "stats", "units"], &["memory"], &["device"], &["directory", "simulated"], &["faulty"]],
     ),
+    (
+        "mount",
+        &[
+            &["planted", "stamp", "extents", "counters", "slow_calls", "caller"],
+            &["lower", "file_state", "map"],
+            &["slow"],
+            &["cache", "node"],
+            &["tree"],
+            &["names"],
+            &["requests"],
+            &["mount"],
+        ],
+    ),
     ("cache", &[&["planted", "units"], &["policy"], &["trace"], &["sim"], &["cache"]]),
 ];
 

@@ -1,0 +1,69 @@
+//! What the cache knows of one file, and the rules by which it is believed.
+//!
+//! ```text
+//!               stamp differs            quiet time is over
+//!   trusted  ---------------->  young  ----------------------->  trusted
+//!      |  begin                            (the stamp is the same)
+//!      v
+//!   being written  -- last finish: new stamp -->  trusted
+//! ```
+//!
+//! While changes through the mount are under way, the stamp moves and proves nothing. A change from
+//! outside at that very moment goes unnoticed; docs/mount.md says so.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::extents::Extents;
+use crate::slow_calls::AbortOnPanic;
+use crate::stamp::{FileId, Stamp};
+
+/// The state of a file, in its node.
+#[derive(Debug)]
+pub(crate) struct FileState {
+    pub id: FileId,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Inner {
+    /// Whether the map was asked for the file.
+    pub is_known: bool,
+    /// The stamp to which the blocks belong.
+    pub stamp: Option<Stamp>,
+    /// A change from outside may last until then.
+    pub young_until: Option<Instant>,
+    /// When that began.
+    pub young_since: Option<Instant>,
+    /// A sync of the file failed: the kernel may show bytes that the disk does not have.
+    pub is_in_doubt: bool,
+    /// Changes through the mount that are under way.
+    pub writers: u32,
+    pub extents: Extents,
+    /// The record in the map.
+    pub slot: Option<u32>,
+    /// The record in the map is up to date.
+    pub is_recorded: bool,
+}
+
+/// A change through the mount that is under way.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub _guard: AbortOnPanic,
+    /// The extents that the change saw.
+    pub seen: Extents,
+    /// Whether blocks may be cached.
+    pub is_trusted: bool,
+}
+
+impl FileState {
+    pub fn new(id: FileId) -> Arc<FileState> {
+        Arc::new(FileState { id, inner: Mutex::default() })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+}

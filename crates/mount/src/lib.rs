@@ -1,0 +1,38 @@
+//! A FUSE mount that passes a directory through, with the block cache before reads of its files.
+//!
+//! `docs/mount.md` says what it is for and what it guarantees. Linux only.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `mount.rs` | [`Mount`]: checks, the beginning, the end |
+//! | `requests.rs`, `slow_calls.rs` | the kernel's requests; threads for fsync |
+//! | `tree.rs`, `names.rs`, `node.rs` | open files and content; names and attributes; known files |
+//! | `caller.rs` | owners of new files |
+//! | `cache.rs`, `file_state.rs` | cached blocks of a file, and when they are believed |
+//! | `map.rs`, `extents.rs`, `stamp.rs` | what outlives the process; addresses; unchanged files |
+//! | `slow.rs`, `lower.rs` | files as the cache's slow device |
+
+mod cache;
+mod caller;
+mod counters;
+mod extents;
+mod file_state;
+mod lower;
+mod map;
+mod mount;
+mod names;
+mod node;
+mod planted;
+mod requests;
+mod slow;
+mod slow_calls;
+mod stamp;
+mod tree;
+
+pub use counters::MountStats;
+pub use mount::{Mount, MountCache, MountConfig, MountError};
+
+/// Compiles the example of the package's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadMe;

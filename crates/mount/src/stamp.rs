@@ -1,0 +1,105 @@
+//! Stamps, by which a file is known to be unchanged.
+//!
+//! A stamp is a file's length and its two times. No program can set the change time, so any change
+//! shows, with two exceptions:
+//!
+//! * The clock of the times ticks. Two changes within a tick, up to 10 ms, have equal stamps. From
+//!   Linux 6.13 on, ext4, XFS, Btrfs and tmpfs give a change after a look at the times a finer time
+//!   ([`Clockwork::is_fine`]).
+//! * A write sets the times when it begins and copies its bytes afterwards. So a file that changed
+//!   a moment ago may be in the middle of a change.
+//!
+//! Therefore a stamp *settles*: the cache takes no bytes of a file before the last change from
+//! outside is [`Clockwork::quiet`] old. Changes through the mount are over when they return, so
+//! their stamps count at once.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::Stat;
+
+/// Names a file for as long as it exists; a later one with the same inode was born later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct FileId {
+    pub device: u64,
+    pub inode: u64,
+    /// Seconds and nanoseconds; zeros where the file system does not say.
+    pub born: [i64; 2],
+}
+
+/// Equal stamps of a file mean equal content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub bytes: u64,
+    /// Seconds and nanoseconds.
+    pub modified: [i64; 2],
+    pub changed: [i64; 2],
+}
+
+impl Stamp {
+    pub fn of(stat: &Stat) -> Stamp {
+        Stamp {
+            bytes: stat.st_size as u64,
+            modified: [stat.st_mtime, stat.st_mtime_nsec as i64],
+            changed: [stat.st_ctime, stat.st_ctime_nsec as i64],
+        }
+    }
+
+    fn changed_at(&self) -> Option<SystemTime> {
+        let [seconds, nanoseconds] = self.changed;
+        let nanoseconds = u32::try_from(nanoseconds).ok()?;
+        UNIX_EPOCH.checked_add(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
+    }
+
+    /// Whether the last change is `age` old by the clock `now`. A change in the future is not.
+    pub fn is_older(&self, age: Duration, now: SystemTime) -> bool {
+        self.changed_at().and_then(|changed| now.duration_since(changed).ok()).is_some_and(|old| old >= age)
+    }
+}
+
+/// How far the times of a file system are trusted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clockwork {
+    /// Age after which a change from outside is over.
+    pub quiet: Duration,
+    /// A change after a look at the stamp always shows.
+    pub is_fine: bool,
+    /// The times are of this machine's clock.
+    pub is_local: bool,
+}
+
+/// Longest tick of a clock: some file systems count two seconds.
+const TICK_MAX: Duration = Duration::from_secs(2);
+
+impl Clockwork {
+    /// Whether a change from outside with this stamp is over, as far as the clock tells.
+    ///
+    /// A file server has its own clock; there only a stamp that was watched settles.
+    pub fn is_settled(&self, stamp: &Stamp, now: SystemTime) -> bool {
+        self.quiet.is_zero() || (self.is_local && stamp.is_older(self.quiet, now))
+    }
+
+    /// Whether any change after `now` has another stamp, even while nobody looks.
+    pub fn is_distinct(&self, stamp: &Stamp, now: SystemTime) -> bool {
+        self.is_fine || (self.is_local && stamp.is_older(TICK_MAX, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_settles_by_age_and_never_in_the_future() {
+        let now = UNIX_EPOCH + Duration::from_secs(1000);
+        let clockwork = Clockwork { quiet: Duration::from_secs(10), is_fine: false, is_local: true };
+        let at = |seconds: i64| Stamp { changed: [seconds, 0], ..Stamp::default() };
+        assert!(clockwork.is_settled(&at(990), now));
+        assert!(!clockwork.is_settled(&at(991), now));
+        assert!(!clockwork.is_settled(&at(1100), now));
+        assert!(!clockwork.is_settled(&at(-5), now));
+        let far = Clockwork { is_local: false, ..clockwork };
+        assert!(!far.is_settled(&at(1), now));
+        assert!(clockwork.is_distinct(&at(998), now) && !clockwork.is_distinct(&at(999), now));
+        assert!(Clockwork { is_fine: true, ..far }.is_distinct(&at(1000), now));
+    }
+}
