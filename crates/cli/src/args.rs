@@ -4,6 +4,8 @@
 //! commits to change, a layout to create, all ([`TierArgs`]) to measure. The last occurrence of a
 //! repeated flag wins, so a configuration file can come first (see `config`).
 
+#[cfg(feature = "mount")]
+mod mount;
 mod simulate;
 
 use std::ffi::OsString;
@@ -19,6 +21,8 @@ use terrace_common::units;
 #[cfg(feature = "lab")]
 use terrace_lab::{BenchCommand, ReproduceArgs};
 
+#[cfg(feature = "mount")]
+pub use mount::MountArgs;
 pub use simulate::{Policies, Shard, SimulateArgs};
 
 /// An embedded, transactional key-value engine for data larger than memory.
@@ -63,6 +67,9 @@ pub enum Command {
     Repair(RepairArgs),
     /// Shrink the page file to fit its contents
     Compact(CompactArgs),
+    /// Mount a directory with a block cache on a faster device before its files
+    #[cfg(feature = "mount")]
+    Mount(MountArgs),
     /// Replay a block trace through cache policies and report miss ratios
     Simulate(Box<SimulateArgs>),
     /// Re-run the papers' experiments and compare with their claims

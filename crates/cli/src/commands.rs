@@ -7,6 +7,8 @@ mod devices;
 mod dump;
 mod entries;
 mod load;
+#[cfg(feature = "mount")]
+mod mount;
 mod repair;
 mod restore;
 mod shell;
@@ -55,6 +57,8 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Compact(args) => compact::run(&args, opener, output),
         #[cfg(feature = "lab")]
         Command::Reproduce(args) => terrace_lab::reproduce(&args, output),
+        #[cfg(feature = "mount")]
+        Command::Mount(args) => mount::run(&args, output),
         Command::Simulate(args) => interrupt::at_once(|| simulate::run(&args, output)),
         Command::Devices(args) => interrupt::at_once(|| devices::run(&args, output)),
         Command::Completions(args) => shell::completions(&args, output),

@@ -28,6 +28,8 @@ fn help_and_version_succeed() {
         "verify",
         "compact",
         "devices",
+        #[cfg(feature = "mount")]
+        "mount",
         "simulate",
         #[cfg(feature = "lab")]
         "reproduce",

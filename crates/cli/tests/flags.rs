@@ -39,6 +39,8 @@ const COMMANDS: &[Row] = &[
         &["format", "key"],
     ),
     ("devices", &[OUTPUT], &["store"]),
+    #[cfg(feature = "mount")]
+    ("mount", &[CACHE], &["block-size", "threads", "read-only", "allow-other", "config"]),
     ("completions", &[], &[]),
     ("man", &[], &[]),
 ];

@@ -1,0 +1,43 @@
+//! The command line of `terrace mount`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use terrace_common::tiers::{CacheArgs, threads};
+use terrace_common::units;
+
+/// `terrace mount`
+#[derive(Args, Clone, Debug)]
+pub struct MountArgs {
+    /// The directory whose files are shown
+    #[arg(value_name = "SLOW")]
+    pub source: PathBuf,
+    /// The empty directory where they are shown
+    #[arg(value_name = "MOUNTPOINT")]
+    pub mountpoint: PathBuf,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+    /// Bytes of a cached block: a power of two from 4KiB to 1MiB, at most the page size of the
+    /// database
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = block_size, requires = "cache")]
+    pub block_size: u64,
+    /// Threads that serve requests
+    #[arg(long, default_value_t = 16, value_parser = threads())]
+    pub threads: u16,
+    /// Refuse all changes
+    #[arg(long)]
+    pub read_only: bool,
+    /// Let other users in, as their permissions allow
+    #[arg(long)]
+    pub allow_other: bool,
+    /// A TOML file with any of this command's flags; the command line takes precedence
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+fn block_size(text: &str) -> Result<u64, String> {
+    match units::size(text)? {
+        bytes if bytes.is_power_of_two() && (4096..=1 << 20).contains(&bytes) => Ok(bytes),
+        bytes => Err(format!("{bytes} bytes is not a block size; use a power of two from 4KiB to 1MiB")),
+    }
+}

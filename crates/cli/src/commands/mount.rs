@@ -1,0 +1,58 @@
+//! `terrace mount`
+
+use std::io::Write;
+
+use terrace::{CacheKind, CacheTrust};
+use terrace_common::escape;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
+use terrace_common::output::print;
+use terrace_mount::{Mount, MountCache, MountConfig, MountError};
+
+use crate::args::MountArgs;
+
+fn failure(error: MountError) -> Failure {
+    match error {
+        MountError::Config(what) => Failure::Usage(what),
+        error => Failure::Work(error.to_string()),
+    }
+}
+
+fn cache(args: &MountArgs) -> Outcome<Option<MountCache>> {
+    let Some(cache) = args.cache.block_cache() else { return Ok(None) };
+    let CacheKind::File(path) = cache.kind() else {
+        return Err(Failure::Usage("the cache of a mount is a file: --cache file:PATH,SIZE".to_owned()));
+    };
+    if args.cache.cache_trust != CacheTrust::Auto {
+        let what = "a mount trusts what the times of the files prove, so there is no --cache-trust";
+        return Err(Failure::Usage(what.to_owned()));
+    }
+    let policy = cache.policy_name().parse().map_err(|error| Failure::Usage(format!("{error}")))?;
+    Ok(Some(MountCache {
+        block_bytes: args.block_size as usize,
+        policy,
+        write_budget_bytes_day: cache.write_budget_bytes_day(),
+        ..MountCache::new(path, cache.bytes())
+    }))
+}
+
+/// Mounts the directory until a signal comes or somebody unmounts it.
+pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
+    let cache = cache(args)?;
+    let what = match &cache {
+        Some(cache) => format!("with the cache {}", escape::path(&cache.path)),
+        None => "without a cache".to_owned(),
+    };
+    let mut config = MountConfig::new(&args.source, &args.mountpoint);
+    config.cache = cache;
+    config.threads = usize::from(args.threads);
+    config.read_only = args.read_only;
+    config.allow_other = args.allow_other;
+    let mount = Mount::start(&config).map_err(failure)?;
+    let (source, mountpoint) = (escape::path(&args.source), escape::path(&args.mountpoint));
+    // A reader that has gone does not end the mount.
+    let _ = print(output, format_args!("mounted {source} on {mountpoint} {what}\n"));
+    let _ = output.flush();
+    let stats = mount.wait(|| interrupt::check().is_err()).map_err(failure)?;
+    print(output, format_args!("{stats}\n"))
+}

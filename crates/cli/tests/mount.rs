@@ -1,0 +1,170 @@
+//! `terrace mount` from its start to its end, and after a kill.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const MIB: usize = 1 << 20;
+/// `CAP_SYS_ADMIN`.
+const SYS_ADMIN: u64 = 1 << 21;
+
+struct Scene(tempfile::TempDir);
+
+/// A running command with its output.
+struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    mountpoint: PathBuf,
+}
+
+fn terrace() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_terrace"))
+}
+
+/// Whether this process may mount; root in a container often may not.
+fn may_mount() -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("a line of it");
+    let capabilities = u64::from_str_radix(capabilities.trim(), 16).expect("a number");
+    let fuse = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    capabilities & SYS_ADMIN != 0 && fuse.is_ok()
+}
+
+impl Scene {
+    fn new() -> Option<Scene> {
+        if !may_mount() {
+            let must = std::env::var("TERRACE_REQUIRE_MOUNT").is_ok_and(|value| value == "1");
+            assert!(!must, "mounts are required here, but there is no /dev/fuse or no permission");
+            eprintln!("left out: no /dev/fuse or no permission to mount");
+            return None;
+        }
+        let scene = Scene(tempfile::tempdir().expect("a directory"));
+        for name in ["slow", "mount", "fast"] {
+            fs::create_dir(scene.at(name)).expect("a directory");
+        }
+        Some(scene)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn start(&self, flags: &[&str]) -> Running {
+        let mut command = terrace();
+        command.arg("mount").arg(self.at("slow")).arg(self.at("mount")).args(flags);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the command");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("the first line");
+        assert!(line.starts_with("mounted ") && line.contains("/mount"), "{line}");
+        Running { child, output, mountpoint: self.at("mount") }
+    }
+
+    fn cached(&self) -> Running {
+        let cache = format!("--cache=file:{},16MiB", self.at("fast/cache").display());
+        self.start(&[&cache, "--cache-admission=always", "--cache-eviction=lru", "--threads=3"])
+    }
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        let process = Pid::from_child(&self.child);
+        kill_process(process, signal).expect("a signal");
+    }
+
+    /// What it says at its end.
+    fn ends(mut self) -> String {
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).expect("the output");
+        let status = self.child.wait().expect("the end");
+        assert!(status.success(), "{status}");
+        rest
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("the end");
+        rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    }
+}
+
+fn hits(output: &str) -> u64 {
+    let before = output.split(" hits").next().expect("a text");
+    before.rsplit(' ').next().and_then(|number| number.parse().ok()).expect("a number of hits")
+}
+
+#[test]
+fn a_mount_serves_until_a_signal_and_reports() {
+    let Some(scene) = Scene::new() else { return };
+    fs::write(scene.at("slow/f"), vec![7; MIB]).expect("a file");
+    for signal in [Signal::TERM, Signal::INT] {
+        let mount = scene.cached();
+        fs::write(scene.at("mount/g"), vec![8; MIB]).expect("a file");
+        assert!(fs::read(scene.at("mount/f")).expect("a file") == vec![7; MIB]);
+        assert!(fs::read(scene.at("mount/g")).expect("a file") == vec![8; MIB]);
+        mount.signal(signal);
+        let report = mount.ends();
+        assert!(report.contains("hit ratio") && hits(&report) >= 256, "{report}");
+        assert!(!scene.at("mount/f").exists() && fs::read(scene.at("slow/g")).expect("a file").len() == MIB);
+    }
+    let mount = scene.start(&[]);
+    assert_eq!(fs::read(scene.at("mount/f")).expect("a file").len(), MIB);
+    rustix::mount::unmount(scene.at("mount"), rustix::mount::UnmountFlags::empty()).expect("unmounted");
+    assert!(mount.ends().contains("reads "));
+}
+
+#[test]
+fn after_a_kill_the_cache_is_warm_where_files_are_unchanged() {
+    let Some(scene) = Scene::new() else { return };
+    let mount = scene.cached();
+    for name in ["same", "changed"] {
+        fs::write(scene.at("mount").join(name), vec![1; MIB]).expect("a file");
+    }
+    let file = fs::OpenOptions::new().write(true).open(scene.at("mount/same")).expect("a file");
+    file.write_all_at(&[2; 8192], 16384).expect("written");
+    // Part of a block: it must not come back.
+    file.write_all_at(&[3; 100], 50_000).expect("written");
+    drop(file);
+    mount.kill();
+    let changed = fs::OpenOptions::new().write(true).open(scene.at("slow/changed")).expect("a file");
+    changed.write_all_at(&[9; 8192], 16384).expect("written");
+    let mount = scene.cached();
+    let same = fs::read(scene.at("mount/same")).expect("a file");
+    let changed = fs::read(scene.at("mount/changed")).expect("a file");
+    assert!(same == fs::read(scene.at("slow/same")).expect("a file"));
+    assert!(same[16384..24576] == [2; 8192] && same[50_000..50_100] == [3; 100]);
+    assert!(changed == fs::read(scene.at("slow/changed")).expect("a file"));
+    mount.signal(Signal::TERM);
+    let report = mount.ends();
+    assert!((200..=256).contains(&hits(&report)), "{report}");
+}
+
+#[test]
+fn wrong_arguments_are_refused() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let (slow, empty) = (folder.path().join("slow"), folder.path().join("empty"));
+    for path in [&slow, &empty] {
+        fs::create_dir(path).expect("a directory");
+    }
+    fs::write(slow.join("f"), "").expect("a file");
+    let refused = |arguments: &[&Path], flags: &[&str], what: &str| {
+        let output = terrace().arg("mount").args(arguments).args(flags).output().expect("the command");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && error.contains(what), "{flags:?}: {error}");
+    };
+    refused(&[&slow], &[], "MOUNTPOINT");
+    refused(&[&empty, &slow], &[], "not empty");
+    refused(&[&slow, &slow], &[], "is in");
+    refused(&[&slow, &empty], &["--block-size=8KiB"], "--cache");
+    refused(&[&slow, &empty], &["--cache=simulated:dram,1MiB"], "file:PATH,SIZE");
+    let cache = format!("--cache=file:{},1MiB", slow.join("cache").display());
+    refused(&[&slow, &empty], &[&cache], "outside");
+    let cache = format!("--cache=file:{},1MiB", folder.path().join("cache").display());
+    refused(&[&slow, &empty], &[&cache, "--block-size=5KiB"], "block size");
+    refused(&[&slow, &empty], &[&cache, "--cache-trust=synced"], "--cache-trust");
+    refused(&[&slow, &empty], &[&cache, "--cache-eviction=belady"], "belady");
+}
