@@ -291,7 +291,11 @@ impl Nodes {
 }
 
 pub(crate) fn kind_of(mode: u32) -> FileType {
-    match rustix::fs::FileType::from_raw_mode(mode) {
+    kind(rustix::fs::FileType::from_raw_mode(mode))
+}
+
+pub(crate) fn kind(kind: rustix::fs::FileType) -> FileType {
+    match kind {
         rustix::fs::FileType::Directory => FileType::Directory,
         rustix::fs::FileType::Symlink => FileType::Symlink,
         rustix::fs::FileType::Fifo => FileType::NamedPipe,

@@ -1,7 +1,7 @@
 //! The kernel's requests, passed to [`Tree`].
 //!
-//! The kernel keeps nothing that could be outdated: names and attributes expire at once, and files
-//! are opened for direct I/O, also where programs map them.
+//! Names and attributes expire at once, and files are opened for direct I/O. So the kernel keeps
+//! nothing that could be outdated, except pages that programs map.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{AtFlags, RawDir, SeekFrom};
 
 use crate::caller::Caller;
 use crate::names::NewAttributes;
+use crate::node::kind;
 use crate::slow_calls::SlowCalls;
 use crate::tree::{Target, Tree};
 
@@ -99,18 +100,6 @@ fn xattr(reply: ReplyXattr, size: u32, outcome: io::Result<Vec<u8>>) {
     }
 }
 
-fn kind_of(kind: rustix::fs::FileType) -> FileType {
-    match kind {
-        rustix::fs::FileType::Directory => FileType::Directory,
-        rustix::fs::FileType::Symlink => FileType::Symlink,
-        rustix::fs::FileType::Fifo => FileType::NamedPipe,
-        rustix::fs::FileType::Socket => FileType::Socket,
-        rustix::fs::FileType::CharacterDevice => FileType::CharDevice,
-        rustix::fs::FileType::BlockDevice => FileType::BlockDevice,
-        _ => FileType::RegularFile,
-    }
-}
-
 impl Requests {
     fn list(&self, handle: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> io::Result<()> {
         let directory = self.tree.directory(handle)?;
@@ -120,7 +109,7 @@ impl Requests {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes());
-            let (next, kind) = (entry.next_entry_cookie(), kind_of(entry.file_type()));
+            let (next, kind) = (entry.next_entry_cookie(), kind(entry.file_type()));
             if reply.add::<&OsStr>(INodeNo(entry.ino()), next, kind, name) {
                 break;
             }
