@@ -6,7 +6,6 @@
 //! where it is declared (`terrace_io::stats!`), and `db/stats.rs` fills it in. The structs of the
 //! block cache and of simulated DRAM caches are those of their crates.
 
-pub(crate) mod histogram;
 mod line_writes;
 mod middle;
 mod prometheus;
@@ -15,8 +14,8 @@ mod reasons;
 use serde::Serialize;
 pub use terrace_cache::{CacheBypasses, CacheStats};
 use terrace_io::stats::Family;
+pub use terrace_io::stats::{Bucket, Latency};
 
-pub use self::histogram::{Bucket, Latency};
 pub use self::line_writes::LineWrites;
 pub(crate) use self::line_writes::LinesOfSize;
 pub use self::middle::{

@@ -45,6 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use terrace_io::stats::Histogram;
 use terrace_io::{AlignedBuffer, BlockDevice};
 
 pub(crate) use copy::{LogCopy, geometry_for};
@@ -63,8 +64,8 @@ use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::stats::Latency;
-use crate::stats::histogram::Histogram;
 use crate::store::ring::RingMemory;
+use crate::threads::thread_number;
 use group::Pace;
 use layout::Present;
 use units::{BUFFER_BYTES_MIN, block_floor};
@@ -298,12 +299,12 @@ impl Wal {
             return Ok(());
         }
         if self.ring.look() >= to.0 {
-            self.commits.record(Duration::ZERO);
+            self.commits.record(Duration::ZERO, thread_number());
             return Ok(());
         }
         let begun = Instant::now();
         self.persist_to(to, Pace::Commit)?;
-        self.commits.record(begun.elapsed());
+        self.commits.record(begun.elapsed(), thread_number());
         Ok(())
     }
 

@@ -30,6 +30,10 @@
 
 use std::fmt::{Display, Write};
 
+mod histogram;
+
+pub use histogram::{Bucket, Histogram, Latency};
+
 /// How the values of a [`Family`] change.
 ///
 /// ```

@@ -39,7 +39,7 @@ use crate::error::Result;
 use crate::ids::{ByClass, PageId, SizeClass, Timestamp};
 use crate::store::mapping_word::{BLOCK_BYTES, MappingWord, blocks_of};
 use crate::store::space::Space;
-use crate::threads::Padded;
+use crate::threads::{Padded, thread_number};
 use crate::wal::Wal;
 
 #[derive(Debug)]
@@ -236,7 +236,7 @@ impl Pool {
                 self.unlocked(id, entry, frame);
                 self.stats.faults.fetch_add(1, Relaxed);
                 self.count_loaded(frame);
-                self.stats.fault.record(begun.elapsed());
+                self.stats.fault.record(begun.elapsed(), thread_number());
                 Ok(true)
             }
             Err(error) => {

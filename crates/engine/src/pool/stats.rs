@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use terrace_io::stats::Histogram;
+
 use super::partition::{ByPartition, Partition};
 use crate::ids::SizeClass;
-use crate::stats::histogram::Histogram;
 use crate::stats::{Bypasses, Retries, Sweeps, WriteBacks};
 use crate::threads::Tally;
 

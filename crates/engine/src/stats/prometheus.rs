@@ -3,27 +3,9 @@
 //! The fields of the statistics say how they are shown. `tests/suite/statistics.rs` parses the text
 //! by the rules of the format.
 
-use std::fmt::Write;
+use terrace_io::stats::{Family, Text};
 
-use terrace_io::stats::{Family, Field, Text};
-
-use super::{Latency, Stats, TableStats};
-
-impl Field for Latency {
-    fn show(&self, family: &Family, _: &str, text: &mut Text) {
-        let (name, lines) = (family.name, text.lines(family));
-        let seconds = |ns: u64| ns as f64 / 1e9;
-        for (up_to_ns, count) in self.by_octave() {
-            _ = writeln!(lines, "{name}_bucket{{le=\"{}\"}} {count}", seconds(up_to_ns));
-        }
-        _ = writeln!(lines, "{name}_bucket{{le=\"+Inf\"}} {}", self.count);
-        _ = writeln!(lines, "{name}_sum {}\n{name}_count {}", seconds(self.total_ns), self.count);
-    }
-
-    fn since(&self, earlier: &Self, _: &Family) -> Self {
-        self.minus(earlier)
-    }
-}
+use super::{Stats, TableStats};
 
 impl Stats {
     /// Formats the statistics, and those of `tables`, for Prometheus.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use terrace_io::stats::Histogram;
 use terrace_io::{AlignedBuffer, BlockDevice, Write};
 
 use super::buffer::{Drain, Ring};
@@ -35,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::stats::Latency;
-use crate::stats::histogram::Histogram;
+use crate::threads::thread_number;
 
 /// Rounds up to this size are one write.
 const ASIDE_BYTES: u64 = 64 << 10;
@@ -332,7 +333,7 @@ impl Leading<'_> {
         let took = begun.elapsed();
         self.took = Some(took);
         match written {
-            Ok(()) => flusher.writes.record(took),
+            Ok(()) => flusher.writes.record(took, thread_number()),
             Err(source) => {
                 let file = flusher.device.name().to_owned();
                 let offset = Some(flusher.geometry.get().offset(block_floor(from)));

@@ -1,16 +1,14 @@
 //! Latency histograms with logarithmic buckets.
 //!
 //! Each power of two of nanoseconds has eight buckets of equal width (the layout of HDR
-//! histograms). So a quantile is at most an eighth too high, in constant memory. Each thread counts
-//! in a slot of its own, and readers add the slots.
+//! histograms). So a quantile is at most an eighth too high, in constant memory. Threads count in
+//! different slots, and readers add the slots.
 
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use serde::Serialize;
-
-use crate::threads::{Padded, thread_number};
+use super::{Family, Field, Text};
 
 /// Shorter latencies share a bucket: reading the clock takes about as long.
 const LOWEST_NS: u64 = 1 << LOWEST_BITS;
@@ -40,7 +38,9 @@ fn highest_of(bucket: usize) -> u64 {
     ((PARTS as u64 + part + 1) << (bits - PARTS_BITS)) - 1
 }
 
+/// Alone on its cache lines, because the neighbour line is prefetched.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Slot {
     buckets: [AtomicU64; BUCKETS],
     total_ns: AtomicU64,
@@ -48,18 +48,25 @@ struct Slot {
 }
 
 /// A concurrent histogram of latencies.
-pub(crate) struct Histogram {
-    slots: Box<[Padded<Slot>]>,
+///
+/// ```
+/// use std::time::Duration;
+/// use terrace_io::stats::Histogram;
+///
+/// let histogram = Histogram::default();
+/// histogram.record(Duration::from_micros(1), 0);
+/// assert_eq!(histogram.latency().max_ns, 1000);
+/// ```
+pub struct Histogram {
+    slots: Box<[Slot]>,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        let slot = || {
-            Padded(Slot {
-                buckets: [const { AtomicU64::new(0) }; BUCKETS],
-                total_ns: AtomicU64::new(0),
-                max_ns: AtomicU64::new(0),
-            })
+        let slot = || Slot {
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            total_ns: AtomicU64::new(0),
+            max_ns: AtomicU64::new(0),
         };
         Histogram { slots: (0..SLOTS).map(|_| slot()).collect() }
     }
@@ -72,10 +79,11 @@ impl Debug for Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn record(&self, latency: Duration) {
+    /// Counts a latency. Threads of different numbers are less in each other's way.
+    pub fn record(&self, latency: Duration, thread: u64) {
         // 64 bits of nanoseconds last 584 years.
         let ns = latency.as_nanos() as u64;
-        let slot = &*self.slots[thread_number() as usize % SLOTS];
+        let slot = &self.slots[thread as usize % SLOTS];
         slot.buckets[bucket_of(ns)].fetch_add(1, Relaxed);
         slot.total_ns.fetch_add(ns, Relaxed);
         if slot.max_ns.load(Relaxed) < ns {
@@ -83,11 +91,13 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn size_bytes(&self) -> usize {
+    /// Its memory, bytes.
+    pub fn size_bytes(&self) -> usize {
         size_of_val(&*self.slots)
     }
 
-    pub(crate) fn latency(&self) -> Latency {
+    /// What was counted so far.
+    pub fn latency(&self) -> Latency {
         let sum = |of: fn(&Slot) -> &AtomicU64| self.slots.iter().map(|slot| of(slot).load(Relaxed)).sum();
         let counts = (0..BUCKETS).map(|bucket| {
             let count = self.slots.iter().map(|slot| slot.buckets[bucket].load(Relaxed)).sum();
@@ -99,21 +109,21 @@ impl Histogram {
     }
 }
 
-/// Distribution of one latency since the database was opened.
+/// Distribution of one latency since the beginning.
 ///
 /// ```
-/// use terrace::{Db, MemoryDirectory};
-///
-/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
-/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
-/// db.create_table("t")?.put("k", "v")?;
-/// let commit = db.stats().commit;
-/// assert!(commit.count >= 2 && commit.p50_ns <= commit.max_ns);
-/// assert_eq!(commit.quantile_ns(1.0), commit.max_ns);
-/// assert_eq!(commit.at_most(commit.max_ns), commit.count);
-/// # Ok::<(), terrace::Error>(())
+/// # use std::time::Duration;
+/// let histogram = terrace_io::stats::Histogram::default();
+/// for microseconds in 1..=100 {
+///     histogram.record(Duration::from_micros(microseconds), 0);
+/// }
+/// let reads = histogram.latency();
+/// assert!(reads.count == 100 && reads.p50_ns >= 50_000 && reads.p50_ns <= reads.max_ns);
+/// assert_eq!(reads.quantile_ns(1.0), reads.max_ns);
+/// assert_eq!(reads.at_most(reads.max_ns), reads.count);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Latency {
     /// Number of measurements.
@@ -137,10 +147,11 @@ pub struct Latency {
 /// Number of latencies in one interval.
 ///
 /// ```
-/// let bucket = terrace::Bucket { up_to_ns: 1023, count: 7 };
+/// let bucket = terrace_io::stats::Bucket { up_to_ns: 1023, count: 7 };
 /// assert_eq!(bucket.count, 7);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Bucket {
     /// Upper end, inclusive, nanoseconds. The previous bucket's end is the lower one.
     pub up_to_ns: u64,
@@ -159,7 +170,7 @@ impl Latency {
     }
 
     /// The latencies since `earlier`; the maximum is that of all.
-    pub(super) fn minus(&self, earlier: &Latency) -> Latency {
+    fn minus(&self, earlier: &Latency) -> Latency {
         let before = |end: u64| {
             earlier.buckets.iter().find(|bucket| bucket.up_to_ns == end).map_or(0, |bucket| bucket.count)
         };
@@ -192,12 +203,37 @@ impl Latency {
     }
 
     /// Cumulative counts at fixed bucket ends, in nanoseconds.
-    pub(super) fn by_octave(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    fn by_octave(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         OCTAVES.map(|bits| {
             let end = (1 << bits) - 1;
             let within = |bucket: &&Bucket| bucket.up_to_ns <= end;
             (end, self.buckets.iter().take_while(within).map(|bucket| bucket.count).sum())
         })
+    }
+}
+
+impl Field for Latency {
+    fn show(&self, family: &Family, label: &str, text: &mut Text) {
+        let (name, lines) = (family.name, text.lines(family));
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let (before, alone) = match family.label {
+            "" => (String::new(), String::new()),
+            own => (format!("{own}=\"{label}\","), format!("{{{own}=\"{label}\"}}")),
+        };
+        for (up_to_ns, count) in self.by_octave() {
+            _ = writeln!(lines, "{name}_bucket{{{before}le=\"{}\"}} {count}", seconds(up_to_ns));
+        }
+        _ = writeln!(lines, "{name}_bucket{{{before}le=\"+Inf\"}} {}", self.count);
+        _ = writeln!(
+            lines,
+            "{name}_sum{alone} {}\n{name}_count{alone} {}",
+            seconds(self.total_ns),
+            self.count
+        );
+    }
+
+    fn since(&self, earlier: &Self, _: &Family) -> Self {
+        self.minus(earlier)
     }
 }
 
@@ -211,7 +247,7 @@ mod tests {
     #[test]
     fn a_difference_has_the_latencies_between() {
         let histogram = Histogram::default();
-        let record = |ns| histogram.record(Duration::from_nanos(ns));
+        let record = |ns| histogram.record(Duration::from_nanos(ns), 0);
         record(1000);
         let earlier = histogram.latency();
         record(1000);
@@ -219,6 +255,23 @@ mod tests {
         let since = histogram.latency().minus(&earlier);
         assert_eq!((since.count, since.total_ns, since.max_ns), (2, 101_000, 100_000));
         assert_eq!(since.at_most(2000), 1);
+    }
+
+    #[test]
+    fn prometheus_shows_buckets_with_the_label_of_the_family() {
+        let histogram = Histogram::default();
+        histogram.record(Duration::from_nanos(1500), 0);
+        let shown = |family: &Family, label| {
+            let mut text = Text::default();
+            histogram.latency().show(family, label, &mut text);
+            text.finish()
+        };
+        let text = shown(&Family::histogram("reads", "Reads."), "");
+        let lines = ["reads_bucket{le=\"0.000002047\"} 1\n", "reads_sum 0.0000015\nreads_count 1\n"];
+        assert!(lines.iter().all(|line| text.contains(line)), "{text}");
+        let text = shown(&Family::histogram("reads", "Reads.").by("from"), "disk");
+        let lines = ["reads_bucket{from=\"disk\",le=\"0.000001023\"} 0\n", "reads_count{from=\"disk\"} 1\n"];
+        assert!(lines.iter().all(|line| text.contains(line)), "{text}");
     }
 
     #[test]
@@ -249,7 +302,7 @@ mod tests {
                     random.random_range(LOWEST_NS..1 << bits)
                 })
                 .collect();
-            values.iter().for_each(|&ns| histogram.record(Duration::from_nanos(ns)));
+            values.iter().for_each(|&ns| histogram.record(Duration::from_nanos(ns), 0));
             values.sort_unstable();
             let found = histogram.latency();
             assert_eq!(
@@ -286,7 +339,7 @@ mod tests {
             for thread in 0..20u64 {
                 let histogram = &histogram;
                 scope.spawn(move || {
-                    (0..500).for_each(|ns| histogram.record(Duration::from_nanos(ns * 100 + thread)));
+                    (0..500).for_each(|ns| histogram.record(Duration::from_nanos(ns * 100 + thread), thread));
                 });
             }
         });
