@@ -40,7 +40,7 @@ const COMMANDS: &[Row] = &[
     ),
     ("devices", &[OUTPUT], &["store"]),
     #[cfg(feature = "mount")]
-    ("mount", &[CACHE], &["block-size", "threads", "read-only", "allow-other", "config"]),
+    ("mount", &[CACHE], &["block-size", "trace", "threads", "metrics", "read-only", "allow-other", "config"]),
     ("completions", &[], &[]),
     ("man", &[], &[]),
 ];

@@ -1,12 +1,14 @@
 //! `terrace mount` from its start to its end, and after a kill.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
+use terrace_cache::trace::{Event, Trace};
 
 const MIB: usize = 1 << 20;
 /// `CAP_SYS_ADMIN`.
@@ -70,10 +72,26 @@ impl Scene {
     }
 }
 
+/// Ends what a failed test leaves: its output is a pipe that others wait for.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.child.kill();
+            let _ = rustix::mount::unmount(&self.mountpoint, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
+
 impl Running {
     fn signal(&self, signal: Signal) {
         let process = Pid::from_child(&self.child);
         kill_process(process, signal).expect("a signal");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        line
     }
 
     /// What it says at its end.
@@ -143,6 +161,103 @@ fn after_a_kill_the_cache_is_warm_where_files_are_unchanged() {
     assert!((200..=256).contains(&hits(&report)), "{report}");
 }
 
+/// Status and the rest of an answer.
+fn ask(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("a connection");
+    write!(stream, "{request} HTTP/1.0\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    (status, answer)
+}
+
+#[test]
+fn statistics_are_served_while_it_is_mounted() {
+    let Some(scene) = Scene::new() else { return };
+    fs::create_dir_all(scene.at("slow/base/5")).expect("a directory");
+    let cache = format!("--cache=file:{},16MiB", scene.at("fast/cache").display());
+    let flags = [&*cache, "--cache-admission=always", "--cache-eviction=lru", "--metrics=127.0.0.1:0"];
+    let mut mount = scene.start(&flags);
+    let line = mount.line();
+    let address = line.trim().strip_prefix("statistics at http://").and_then(|rest| rest.strip_suffix('/'));
+    let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+    // A table of two segments, and one of its forks.
+    for name in ["16384", "16384.1", "16384_vm"] {
+        fs::write(scene.at("mount/base/5").join(name), vec![1; MIB]).expect("a file");
+    }
+    let mut file = fs::File::open(scene.at("mount/base/5/16384")).expect("a file");
+    file.read_exact(&mut vec![0; 4096]).expect("read");
+    drop(file);
+    let (status, metrics) = ask(&address, "GET /metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "\nterrace_mount_read_seconds_count{from=\"cache\"} ",
+        "\nterrace_mount_bytes_total{request=\"write\"} 3145728\n",
+        "\nterrace_mount_relation_blocks_total{relation=\"base/5/16384\",event=\"write\"} 5",
+        "\nterrace_mount_relation_blocks_total{relation=\"base/5/16384_vm\",event=\"write\"} 25",
+        "\nterrace_cache_written_bytes_total ",
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+    let (status, json) = ask(&address, "GET /stats.json?now");
+    assert!(status == 200 && json.contains("\"write_bytes\":3145728") && json.contains("\"base/5/16384\""));
+    let (status, page) = ask(&address, "GET /");
+    assert!(status == 200 && page.contains("text/html") && page.contains("</html>"));
+    assert_eq!([ask(&address, "GET /other").0, ask(&address, "POST /metrics").0], [404, 405]);
+    // The address is taken, which is said before anything is mounted.
+    let mut second = terrace();
+    second.arg("mount").arg(scene.at("slow")).arg(scene.at("fast")).arg(format!("--metrics={address}"));
+    let output = second.output().expect("the command");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.contains("statistics cannot be served"), "{error}");
+    mount.signal(Signal::TERM);
+    mount.ends();
+    assert!(TcpStream::connect(&address).is_err());
+}
+
+#[test]
+fn a_trace_has_what_programs_asked_for() {
+    let Some(scene) = Scene::new() else { return };
+    fs::create_dir_all(scene.at("slow/base/5")).expect("a directory");
+    let path = scene.at("asked.pgt");
+    let mount = scene.start(&[&format!("--trace={}", path.display()), "--block-size=8KiB"]);
+    fs::write(scene.at("mount/base/5/16384.1"), vec![1; 16384]).expect("a file");
+    let file = fs::OpenOptions::new().read(true).write(true).open(scene.at("mount/base/5/16384.1"));
+    let file = file.expect("a file");
+    // From the middle of one block into the next.
+    file.write_all_at(&[2; 200], 8100).expect("written");
+    let mut bytes = vec![0; 8192];
+    file.read_exact_at(&mut bytes, 8192).expect("read");
+    drop(file);
+    mount.signal(Signal::TERM);
+    let report = mount.ends();
+    let events: Vec<Event> =
+        Trace::open(&path, None, 8192).expect("a trace").map(|event| event.expect("one")).collect();
+    let named = |event: &Event| matches!(event, Event::Relation(relation) if relation.name == "base/5/16384");
+    assert!(named(&events[0]), "{events:?}");
+    let requests: Vec<(u64, bool)> = events[1..]
+        .iter()
+        .map(|event| match event {
+            Event::Request(request) => (request.block, request.write),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    // The second segment begins at 1 GiB.
+    let (first, second) = (131_072, 131_073);
+    assert_eq!(requests[..4], [(first, true), (second, true), (first, true), (second, true)], "{requests:?}");
+    assert!(requests[4..].contains(&(second, false)), "{requests:?}");
+    assert!(report.contains(&format!("asked.pgt has {} requests", requests.len())), "{report}");
+    // A trace that is there stays.
+    let mut second = terrace();
+    second
+        .arg("mount")
+        .arg(scene.at("slow"))
+        .arg(scene.at("mount"))
+        .arg(format!("--trace={}", path.display()));
+    let output = second.output().expect("the command");
+    assert!(output.status.code() == Some(1) && String::from_utf8_lossy(&output.stderr).contains("exists"));
+}
+
 #[test]
 fn wrong_arguments_are_refused() {
     let folder = tempfile::tempdir().expect("a directory");
@@ -160,6 +275,10 @@ fn wrong_arguments_are_refused() {
     refused(&[&empty, &slow], &[], "not empty");
     refused(&[&slow, &slow], &[], "is in");
     refused(&[&slow, &empty], &["--block-size=8KiB"], "--cache");
+    refused(&[&slow, &empty], &["--metrics=here"], "--metrics");
+    let trace = format!("--trace={}", folder.path().join("asked.lis").display());
+    refused(&[&slow, &empty], &[&trace], ".pgt or .csv");
+    assert!(!folder.path().join("asked.lis").exists());
     refused(&[&slow, &empty], &["--cache=simulated:dram,1MiB"], "file:PATH,SIZE");
     let cache = format!("--cache=file:{},1MiB", slow.join("cache").display());
     refused(&[&slow, &empty], &[&cache], "outside");

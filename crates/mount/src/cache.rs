@@ -26,12 +26,13 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
-use terrace_cache::{CacheConfig, CacheError, CacheStats, Cached, Start};
+use terrace_cache::{CacheConfig, CacheError, CacheStats, Cached, RelationStats, Start};
 use terrace_io::{AlignedBuffer, BlockDevice, Directory};
 
 use crate::counters::{Counters, Dropped, count};
@@ -40,8 +41,10 @@ use crate::file_state::{Change, FileState, Inner};
 use crate::lower::{ALIGNMENT, Bytes, Lower, read_lower};
 use crate::map::{FileMap, Found, Record};
 use crate::planted::{MountBug, planted};
-use crate::slow::{SlowFiles, through};
+use crate::relations::RelationTable;
+use crate::slow::{SlowFiles, Used, through};
 use crate::slow_calls::AbortOnPanic;
+use crate::space::Space;
 use crate::stamp::{Clockwork, FileId};
 
 /// Longest that changes through the mount keep a file uncached after one from outside, in quiet
@@ -54,8 +57,6 @@ pub(crate) const SMALL_BYTES: u64 = 16 << 10;
 /// Largest range that is dropped block by block; of a larger one the whole extent is dropped.
 const DROP_BYTES_MAX: u64 = 4 << 20;
 const DROP_STEP_BYTES: u64 = 1 << 20;
-/// Blocks that are freed at a time, since other accesses wait meanwhile.
-const FREE_BLOCKS: u64 = 4096;
 
 #[derive(Debug)]
 struct Known {
@@ -71,8 +72,7 @@ pub(crate) struct FileCache {
     known: Mutex<HashMap<FileId, Known>>,
     /// Files of which a sync failed.
     in_doubt: Mutex<HashMap<FileId, u32>>,
-    /// Unused addresses in which there may be blocks.
-    unused: Mutex<Vec<(u64, u64)>>,
+    space: Space,
     clockwork: Clockwork,
     block_bytes: u64,
     /// The map cannot be written, so nothing is cached any more.
@@ -113,7 +113,9 @@ impl FileCache {
         }
         let block_bytes = config.block_bytes as u64;
         let session = (map.session != 0).then_some(map.session);
-        let config = CacheConfig { session, ..config.identity(map.identity) };
+        let relations = Arc::new(RelationTable::new(block_bytes));
+        let config = config.identity(map.identity).relations(Arc::clone(&relations) as _);
+        let config = CacheConfig { session, ..config };
         let slow = Arc::new(SlowFiles::new(format!("the files before {name}"), SPACE_BYTES));
         let cached = Cached::open_in(slow, directory, name, config)?;
         if !matches!(cached.start(), Start::Warm { .. }) {
@@ -132,7 +134,7 @@ impl FileCache {
             map: Mutex::new(map),
             known: Mutex::new(known),
             in_doubt: Mutex::new(in_doubt),
-            unused: Mutex::new(gaps),
+            space: Space::new(relations, block_bytes, gaps),
             clockwork,
             block_bytes,
             is_broken: AtomicBool::new(false),
@@ -144,6 +146,23 @@ impl FileCache {
 
     pub fn stats(&self) -> (CacheStats, u64) {
         (self.cached.stats(), self.kept_files)
+    }
+
+    /// The events of each relation, with its name.
+    pub fn relation_stats(&self) -> Vec<(Arc<str>, RelationStats)> {
+        self.space.relation_stats(&self.cached)
+    }
+
+    /// The file has another name now.
+    pub fn renamed(&self, state: &FileState, path: PathBuf) {
+        let mut inner = state.lock();
+        inner.path = path;
+        self.assign(&inner);
+    }
+
+    fn assign(&self, inner: &Inner) {
+        let length = inner.stamp.map_or(0, |stamp| stamp.bytes);
+        self.space.assign(&self.cached, &inner.path, &inner.extents, length);
     }
 
     fn is_usable(&self) -> bool {
@@ -169,6 +188,7 @@ impl FileCache {
                 inner.is_recorded = true;
                 let is_believed = record.is_distinct || planted(MountBug::NoCheckAtOpen);
                 inner.stamp = is_believed.then_some(record.stamp);
+                self.assign(inner);
                 if planted(MountBug::NoCheckAtOpen) {
                     inner.stamp = Some(stamp);
                 }
@@ -215,7 +235,7 @@ impl FileCache {
             return;
         }
         self.counters.dropped(reason);
-        self.unused.lock().extend(inner.extents.ranges());
+        self.space.give_back(inner.extents.ranges());
         inner.extents = Extents::default();
         self.erase_record(state, inner);
     }
@@ -234,7 +254,7 @@ impl FileCache {
     fn drop_extent(&self, inner: &mut Inner, extent: usize) {
         let address = std::mem::replace(&mut inner.extents.0[extent], NOWHERE);
         if address != NOWHERE {
-            self.unused.lock().push((address, length_of(extent)));
+            self.space.give_back([(address, length_of(extent))]);
             inner.is_recorded = false;
         }
     }
@@ -249,7 +269,10 @@ impl FileCache {
             let taken = map.take_addresses(length_of(extent), SPACE_BYTES);
             drop(map);
             match taken {
-                Ok(Some(address)) => inner.extents.0[extent] = address,
+                Ok(Some(address)) => {
+                    inner.extents.0[extent] = address;
+                    self.assign(inner);
+                }
                 Ok(None) => return self.full("addresses"),
                 Err(error) => {
                     self.break_map(&error);
@@ -389,8 +412,7 @@ impl FileCache {
             if from >= to || seen.0[extent] == NOWHERE {
                 continue;
             }
-            let to = to.next_multiple_of(self.block_bytes);
-            let from = from - from % self.block_bytes;
+            let (from, to) = (from - from % self.block_bytes, to.next_multiple_of(self.block_bytes));
             if to - from > DROP_BYTES_MAX || !self.drop_blocks(seen.0[extent] + (from - start), to - from) {
                 let mut inner = state.lock();
                 if inner.extents.0[extent] == seen.0[extent] {
@@ -517,14 +539,15 @@ impl FileCache {
             }
             (first, pieces, full)
         };
-        let from = (offset - first) as usize;
+        let (from, mut is_cached) = ((offset - first) as usize, true);
         let mut buffer = AlignedBuffer::zeroed((from + size).next_multiple_of(ALIGNMENT));
         for (at, next, address) in pieces {
             let part = &mut buffer[(at - first) as usize..(next - first) as usize];
-            let outcome = match address {
-                Some(address) => through(Some(lower), at, address, || self.cached.read_at(address, part)).0,
-                None => lower.read_at(at, part).map(drop),
+            let (outcome, used) = match address {
+                Some(address) => through(Some(lower), at, address, || self.cached.read_at(address, part)),
+                None => (lower.read_at(at, part).map(drop), Used { was_read: true, ..Used::default() }),
             };
+            is_cached &= !used.was_read;
             if outcome.is_err() {
                 // The file shrank meanwhile or cannot be read: it says so itself.
                 return read_lower(&**lower, offset, size);
@@ -533,9 +556,10 @@ impl FileCache {
         let mut to = from + size;
         if offset + size as u64 > full {
             let done = (full - first) as usize;
+            is_cached = false;
             to = done + lower.read_at(full, &mut buffer[done..to])?;
         }
-        Ok(Bytes { buffer, from, to: to.max(from) })
+        Ok(Bytes { buffer, from, to: to.max(from), is_cached })
     }
 
     /// Writes; returns the bytes written, perhaps fewer.
@@ -625,6 +649,7 @@ impl FileCache {
                 // Without a result the cache refused the write before the file had it.
                 Some(address) => through(Some(lower), at, address, || self.cached.write_at(address, &part))
                     .1
+                    .written
                     .unwrap_or_else(|| Err(io::ErrorKind::Other.into())),
                 None => lower.write_at(at, &part),
             };
@@ -642,30 +667,13 @@ impl FileCache {
 
     /// Frees unused addresses and lets the cache maintain itself. Call it about once a second.
     pub fn maintain(&self) {
-        self.free_unused();
+        self.space.free_unused(&self.cached);
         self.cached.maintain_if_needed();
-    }
-
-    fn free_unused(&self) {
-        loop {
-            let Some((address, bytes)) = self.unused.lock().pop() else { return };
-            let step = FREE_BLOCKS * self.block_bytes;
-            let slots = self.cached.stats().capacity_blocks();
-            if bytes / self.block_bytes > slots {
-                self.cached.free(address, bytes);
-                continue;
-            }
-            let mut done = 0;
-            while done < bytes {
-                self.cached.free(address + done, step.min(bytes - done));
-                done += step;
-            }
-        }
     }
 
     /// Closes the cache so that the next opening is warm. All files were forgotten before.
     pub fn close(&self) -> Result<(), CacheError> {
-        self.free_unused();
+        self.space.free_unused(&self.cached);
         let was_usable = self.is_usable();
         let mut map = self.map.lock();
         let known = self.known.lock();

@@ -11,6 +11,7 @@
 //! While changes through the mount are under way, the stamp moves and proves nothing. A change from
 //! outside at that very moment goes unnoticed; docs/mount.md says so.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,6 +30,8 @@ pub(crate) struct FileState {
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
+    /// Relative to the root, as it was looked up or renamed last.
+    pub path: PathBuf,
     /// Whether the map was asked for the file.
     pub is_known: bool,
     /// The stamp to which the blocks belong.
@@ -59,8 +62,12 @@ pub(crate) struct Change {
 }
 
 impl FileState {
-    pub fn new(id: FileId) -> Arc<FileState> {
-        Arc::new(FileState { id, inner: Mutex::default() })
+    pub fn new(id: FileId, path: PathBuf) -> Arc<FileState> {
+        Arc::new(FileState { id, inner: Mutex::new(Inner { path, ..Inner::default() }) })
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.lock().path.clone()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -9,7 +9,10 @@
 //! | `tree.rs`, `names.rs`, `node.rs` | open files and content; names and attributes; known files |
 //! | `caller.rs` | owners of new files |
 //! | `cache.rs`, `file_state.rs` | cached blocks of a file, and when they are believed |
-//! | `map.rs`, `extents.rs`, `stamp.rs` | what outlives the process; addresses; unchanged files |
+//! | `map.rs`, `stamp.rs` | what outlives the process; unchanged files |
+//! | `extents.rs`, `space.rs` | addresses of a file; of all files |
+//! | `relations.rs` | tables and indexes by the names of files |
+//! | `counters.rs`, `observer.rs` | statistics; what programs ask for |
 //! | `slow.rs`, `lower.rs` | files as the cache's slow device |
 
 mod cache;
@@ -22,15 +25,19 @@ mod map;
 mod mount;
 mod names;
 mod node;
+mod observer;
 mod planted;
+mod relations;
 mod requests;
 mod slow;
 mod slow_calls;
+mod space;
 mod stamp;
 mod tree;
 
-pub use counters::MountStats;
-pub use mount::{Mount, MountCache, MountConfig, MountError};
+pub use counters::{MountRelation, MountStats};
+pub use mount::{Mount, MountCache, MountConfig, MountError, Watch};
+pub use observer::{Observed, Observer};
 
 /// Compiles the example of the package's README.
 #[cfg(doctest)]

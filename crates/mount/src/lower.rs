@@ -26,6 +26,8 @@ pub(crate) struct Bytes {
     pub buffer: AlignedBuffer,
     pub from: usize,
     pub to: usize,
+    /// Whether the cache had all of them.
+    pub is_cached: bool,
 }
 
 impl Bytes {
@@ -38,5 +40,5 @@ impl Bytes {
 pub(crate) fn read_lower(lower: &dyn Lower, offset: u64, size: usize) -> io::Result<Bytes> {
     let mut buffer = AlignedBuffer::zeroed(size.next_multiple_of(ALIGNMENT));
     let to = lower.read_at(offset, &mut buffer[..size])?;
-    Ok(Bytes { buffer, from: 0, to })
+    Ok(Bytes { buffer, from: 0, to, is_cached: false })
 }

@@ -15,14 +15,15 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, StatVfsMountFlags};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use terrace_cache::policy::Name;
-use terrace_cache::{CacheConfig, CacheError};
+use terrace_cache::{CacheConfig, CacheError, RelationStats};
 use terrace_io::{Directory, FileDirectory};
 
 use crate::cache::FileCache;
-use crate::counters::{Counters, MountStats};
+use crate::counters::{Counters, MountRelation, MountStats};
 use crate::extents::FIRST_BYTES;
 use crate::map::{FileMap, Owner};
 use crate::node::Nodes;
+use crate::observer::Observer;
 use crate::requests::Requests;
 use crate::slow_calls::SlowCalls;
 use crate::stamp::Clockwork;
@@ -104,6 +105,8 @@ pub struct MountConfig {
     pub read_only: bool,
     /// Let other users than this one in.
     pub allow_other: bool,
+    /// Is told what programs read and write.
+    pub observer: Option<Arc<dyn Observer>>,
     /// Age of a change past the mount after which the file is cached. Zero only for tests.
     pub quiet: Duration,
 }
@@ -118,6 +121,7 @@ impl MountConfig {
             threads: THREADS,
             read_only: false,
             allow_other: false,
+            observer: None,
             quiet: QUIET,
         }
     }
@@ -143,6 +147,36 @@ pub struct Mount {
     mountpoint: PathBuf,
     is_over: Arc<AtomicBool>,
     maintenance: Option<thread::JoinHandle<()>>,
+}
+
+/// The statistics of a mount, for other threads than the one that waits for its end.
+///
+/// It keeps the cache open, so drop it before the directory is mounted again.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    tree: Arc<Tree>,
+}
+
+impl Watch {
+    /// What the mount did so far.
+    pub fn stats(&self) -> MountStats {
+        stats(&self.tree)
+    }
+
+    /// Blocks of each table, index or other file that was cached, those with most misses first.
+    pub fn relations(&self) -> Vec<MountRelation> {
+        let found = self.tree.cache.as_ref().map(FileCache::relation_stats).unwrap_or_default();
+        let row = |(name, stats): (Arc<str>, RelationStats)| MountRelation {
+            name: name.escape_debug().to_string(),
+            hits: stats.hits,
+            misses: stats.misses,
+            writes: stats.writes,
+            admissions: stats.admissions,
+        };
+        let mut rows: Vec<MountRelation> = found.into_iter().map(row).collect();
+        rows.sort_by(|left, right| right.misses.cmp(&left.misses).then_with(|| left.name.cmp(&right.name)));
+        rows
+    }
 }
 
 fn name_of(path: &Path) -> std::path::Display<'_> {
@@ -318,7 +352,7 @@ impl Mount {
         };
         let options = options(config, &source, &nodes)?;
         rustix::process::umask(Mode::empty());
-        let tree = Arc::new(Tree::new(nodes, cache, counters));
+        let tree = Arc::new(Tree::new(nodes, cache, counters, config.observer.clone()));
         let requests = Requests { tree: Arc::clone(&tree), slow_calls: SlowCalls::default() };
         let what = || format!("mounting on {}", mountpoint.display());
         let session = Session::new(requests, &mountpoint, &options).map_err(failed(what()))?;
@@ -338,6 +372,11 @@ impl Mount {
     /// What the mount did so far.
     pub fn stats(&self) -> MountStats {
         stats(&self.tree)
+    }
+
+    /// A view of the statistics for other threads.
+    pub fn watch(&self) -> Watch {
+        Watch { tree: Arc::clone(&self.tree) }
     }
 
     /// Serves until the directory is unmounted or `asks_for_end`, then closes the cache.

@@ -163,9 +163,22 @@ impl Tree {
             Some(replaced) => self.around(replaced, rename),
             None => rename(),
         };
-        match self.nodes.find(&from, name) {
-            Some(moved) => self.around(&moved, rename),
-            None => rename(),
+        let moved = self.nodes.find(&from, name);
+        match &moved {
+            Some(moved) => self.around(moved, rename)?,
+            None => rename()?,
+        }
+        self.note_name(moved.as_deref(), &to, new_name);
+        if flags.contains(rustix::fs::RenameFlags::EXCHANGE) {
+            self.note_name(replaced.as_deref(), &from, name);
+        }
+        Ok(())
+    }
+
+    /// A file of the mount has another name now.
+    fn note_name(&self, node: Option<&Node>, parent: &Node, name: &OsStr) {
+        if let (Some(cache), Some(node)) = (&self.cache, node) {
+            cache.renamed(&node.state, parent.state.path().join(name));
         }
     }
 

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -44,13 +45,13 @@ fn birth_time(fd: &OwnedFd) -> io::Result<Option<[i64; 2]>> {
 }
 
 impl Node {
-    fn of(fd: OwnedFd, number: u64, stat: &Stat) -> io::Result<Node> {
+    fn of(fd: OwnedFd, number: u64, stat: &Stat, path: PathBuf) -> io::Result<Node> {
         let is_regular = kind_of(stat.st_mode) == FileType::RegularFile;
         let mut id = FileId { device: stat.st_dev, inode: stat.st_ino, born: [0; 2] };
         if is_regular && let Some(born) = birth_time(&fd)? {
             id.born = born;
         }
-        Ok(Node { fd, number, state: FileState::new(id), is_regular })
+        Ok(Node { fd, number, state: FileState::new(id, path), is_regular })
     }
 
     pub fn has_birth_time(&self) -> io::Result<bool> {
@@ -215,7 +216,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub fn new(root: OwnedFd) -> io::Result<Nodes> {
         let stat = rustix::fs::fstat(&root)?;
-        let root = Arc::new(Node::of(root, ROOT, &stat)?);
+        let root = Arc::new(Node::of(root, ROOT, &stat, PathBuf::new())?);
         let mut table = Table::default();
         table.numbers.insert((stat.st_dev, stat.st_ino), ROOT);
         table.by_number.insert(ROOT, Entry { node: Arc::clone(&root), lookups: 1 });
@@ -253,7 +254,7 @@ impl Nodes {
             return Ok((Arc::clone(&entry.node), stat));
         }
         let number = if stat.st_ino == ROOT { SECOND_ROOT } else { stat.st_ino };
-        let node = Arc::new(Node::of(fd, number, &stat)?);
+        let node = Arc::new(Node::of(fd, number, &stat, parent.state.path().join(name))?);
         table.numbers.insert(key, number);
         table.by_number.insert(number, Entry { node: Arc::clone(&node), lookups: 1 });
         Ok((node, stat))

@@ -22,19 +22,25 @@ struct Lent {
     lower: Option<Arc<dyn Lower>>,
     /// File offset minus address.
     shift: u64,
-    /// Result of the last write.
-    written: Option<io::Result<usize>>,
+    used: Used,
+}
+
+/// What the cache did with the file.
+#[derive(Debug, Default)]
+pub(crate) struct Used {
+    /// Result of the last write, if there was one.
+    pub written: Option<io::Result<usize>>,
+    /// Whether bytes were read.
+    pub was_read: bool,
 }
 
 /// Runs `act` with `lower` as this thread's file, whose `offset` is at `address`.
-///
-/// Also returns the result of the file's write, if there was one.
 pub(crate) fn through<T>(
     lower: Option<&Arc<dyn Lower>>,
     offset: u64,
     address: u64,
     act: impl FnOnce() -> T,
-) -> (T, Option<io::Result<usize>>) {
+) -> (T, Used) {
     /// Takes the file back, even if `act` panics.
     struct Back;
     impl Drop for Back {
@@ -42,13 +48,13 @@ pub(crate) fn through<T>(
             LENT.take();
         }
     }
-    let lent = Lent { lower: lower.cloned(), shift: offset.wrapping_sub(address), written: None };
+    let lent = Lent { lower: lower.cloned(), shift: offset.wrapping_sub(address), used: Used::default() };
     LENT.set(Some(lent));
     let back = Back;
     let outcome = act();
-    let written = LENT.with_borrow_mut(|lent| lent.as_mut().and_then(|lent| lent.written.take()));
+    let used = LENT.with_borrow_mut(|lent| lent.as_mut().map(|lent| std::mem::take(&mut lent.used)));
     drop(back);
-    (outcome, written)
+    (outcome, used.unwrap_or_default())
 }
 
 /// The device; its length is the whole address space.
@@ -82,8 +88,11 @@ impl BlockDevice for SlowFiles {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let lent =
-            LENT.with_borrow(|lent| lent.as_ref().and_then(|lent| Some((lent.lower.clone()?, lent.shift))));
+        let lent = LENT.with_borrow_mut(|lent| {
+            let lent = lent.as_mut()?;
+            lent.used.was_read = true;
+            Some((lent.lower.clone()?, lent.shift))
+        });
         let (lower, shift) = lent.ok_or_else(nothing_lent)?;
         match lower.read_at(offset.wrapping_add(shift), buffer)? {
             read if read == buffer.len() => Ok(()),
@@ -105,7 +114,7 @@ impl BlockDevice for SlowFiles {
         };
         LENT.with_borrow_mut(|lent| {
             if let Some(lent) = lent {
-                lent.written = Some(written);
+                lent.used.written = Some(written);
             }
         });
         outcome

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use fuser::{FileHandle, INodeNo, OpenFlags};
 use parking_lot::RwLock;
@@ -14,6 +15,7 @@ use crate::cache::FileCache;
 use crate::counters::{Counters, count};
 use crate::lower::{Bytes, Lower, read_lower};
 use crate::node::{Handle, Node, Nodes, flush};
+use crate::observer::{Observer, observe};
 
 /// Most bytes of one copy between files; the program asks again for the rest.
 const COPY_BYTES_MAX: u64 = 4 << 20;
@@ -24,6 +26,7 @@ pub(crate) struct Tree {
     pub nodes: Nodes,
     pub cache: Option<FileCache>,
     pub counters: Arc<Counters>,
+    observer: Option<Arc<dyn Observer>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     directories: RwLock<HashMap<u64, Arc<File>>>,
     next_handle: AtomicU64,
@@ -56,11 +59,17 @@ fn lower_flags(flags: i32) -> OFlags {
 }
 
 impl Tree {
-    pub fn new(nodes: Nodes, cache: Option<FileCache>, counters: Arc<Counters>) -> Tree {
+    pub fn new(
+        nodes: Nodes,
+        cache: Option<FileCache>,
+        counters: Arc<Counters>,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Tree {
         Tree {
             nodes,
             cache,
             counters,
+            observer,
             handles: RwLock::default(),
             directories: RwLock::default(),
             next_handle: AtomicU64::new(1),
@@ -125,16 +134,16 @@ impl Tree {
 
     pub fn read(&self, handle: FileHandle, offset: u64, size: usize) -> io::Result<Bytes> {
         let handle = self.handle(handle)?;
+        let node = Arc::clone(&handle.node);
+        let begun = Instant::now();
         let read = match &self.cache {
-            Some(cache) => {
-                let state = Arc::clone(&handle.node.state);
-                cache.read(&state, &(handle as Arc<dyn Lower>), offset, size)
-            }
+            Some(cache) => cache.read(&node.state, &(handle as Arc<dyn Lower>), offset, size),
             None => read_lower(&*handle, offset, size),
         };
         let bytes = read?;
-        count(&self.counters.reads, 1);
-        count(&self.counters.read_bytes, bytes.as_slice().len() as u64);
+        let count = bytes.as_slice().len() as u64;
+        self.counters.read(count, bytes.is_cached, begun.elapsed());
+        self.observe(&node, offset, count, false);
         Ok(bytes)
     }
 
@@ -163,7 +172,14 @@ impl Tree {
         }
         count(&self.counters.writes, 1);
         count(&self.counters.write_bytes, written as u64);
+        self.observe(&handle.node, to.offset, written as u64, true);
         Ok(written)
+    }
+
+    fn observe(&self, node: &Node, offset: u64, bytes: u64, is_write: bool) {
+        if let Some(observer) = &self.observer {
+            observe(&**observer, &node.state.path(), offset, bytes, is_write);
+        }
     }
 
     /// Blocks of a file whose sync failed are not believed any more: the kernel may show bytes that

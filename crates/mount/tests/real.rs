@@ -561,3 +561,34 @@ fn a_mount_is_like_a_plain_directory() {
     let stats = mount.unmount().expect("the end");
     println!("{stats}");
 }
+
+#[test]
+fn blocks_count_for_the_relation_of_their_file_whatever_its_name_was() {
+    let Some(scene) = Scene::new() else { return };
+    let blocks = |mount: &Mount, name: &str| {
+        let relations = mount.watch().relations();
+        let found = relations.iter().find(|relation| relation.name == name);
+        found.map_or((0, 0), |found| (found.hits + found.misses, found.writes))
+    };
+    let mount = scene.cached();
+    fs::create_dir_all(scene.at("base/5")).expect("a directory");
+    for name in ["base/5/7", "base/5/7.1", "#sql-1.ibd"] {
+        fs::write(scene.at(name), bytes(1, MIB)).expect("a file");
+    }
+    // Writes within the first 16 KiB of a file go past the cache.
+    let (reads, writes) = blocks(&mount, "base/5/7");
+    assert!(reads == 0 && (504..=512).contains(&writes), "{reads} {writes}");
+    fs::rename(scene.at("#sql-1.ibd"), scene.at("shop.ibd")).expect("a rename");
+    fs::write(scene.at("shop.ibd"), bytes(2, MIB)).expect("a file");
+    read_twice(&scene.at("shop.ibd"));
+    let (reads, writes) = blocks(&mount, "shop.ibd");
+    // The first writes were those of the old name.
+    assert!(reads >= 256 && (252..=256).contains(&writes), "{reads} {writes}");
+    let stats = mount.unmount().expect("the end");
+    assert!(stats.reads() > 0 && stats.cached_reads.count <= stats.reads());
+    // The names come back with the files.
+    let mount = scene.cached();
+    read_twice(&scene.at("base/5/7.1"));
+    assert!(blocks(&mount, "base/5/7").0 >= 256);
+    mount.unmount().expect("the end");
+}

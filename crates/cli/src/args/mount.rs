@@ -1,5 +1,6 @@
 //! The command line of `terrace mount`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -17,13 +18,20 @@ pub struct MountArgs {
     pub mountpoint: PathBuf,
     #[command(flatten)]
     pub cache: CacheArgs,
-    /// Bytes of a cached block: a power of two from 4KiB to 1MiB, at most the page size of the
-    /// database
-    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = block_size, requires = "cache")]
-    pub block_size: u64,
+    /// Bytes of a block of cache and trace: a power of two from 4KiB to 1MiB, at most the page size
+    /// of the database [default: 4KiB]
+    #[arg(long, value_name = "SIZE", value_parser = block_size)]
+    pub block_size: Option<u64>,
+    /// Record all reads and writes in a new file, FILE.pgt or FILE.csv, for `simulate`
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Threads that serve requests
     #[arg(long, default_value_t = 16, value_parser = threads())]
     pub threads: u16,
+    /// Show statistics by HTTP at this address, such as 127.0.0.1:9187: a live page at /, those for
+    /// Prometheus at /metrics, JSON at /stats.json
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<SocketAddr>,
     /// Refuse all changes
     #[arg(long)]
     pub read_only: bool,

@@ -1,5 +1,8 @@
 //! `terrace mount`
 
+mod metrics;
+mod recorder;
+
 use std::io::Write;
 
 use terrace::{CacheKind, CacheTrust};
@@ -10,6 +13,10 @@ use terrace_common::output::print;
 use terrace_mount::{Mount, MountCache, MountConfig, MountError};
 
 use crate::args::MountArgs;
+use metrics::Page;
+use recorder::Recorder;
+
+const BLOCK_BYTES: u64 = 4096;
 
 fn failure(error: MountError) -> Failure {
     match error {
@@ -29,7 +36,7 @@ fn cache(args: &MountArgs) -> Outcome<Option<MountCache>> {
     }
     let policy = cache.policy_name().parse().map_err(|error| Failure::Usage(format!("{error}")))?;
     Ok(Some(MountCache {
-        block_bytes: args.block_size as usize,
+        block_bytes: args.block_size.unwrap_or(BLOCK_BYTES) as usize,
         policy,
         write_budget_bytes_day: cache.write_budget_bytes_day(),
         ..MountCache::new(path, cache.bytes())
@@ -43,16 +50,30 @@ pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
         Some(cache) => format!("with the cache {}", escape::path(&cache.path)),
         None => "without a cache".to_owned(),
     };
+    if args.block_size.is_some() && args.cache.block_cache().is_none() && args.trace.is_none() {
+        return Err(Failure::Usage("--block-size is that of --cache or --trace".to_owned()));
+    }
     let mut config = MountConfig::new(&args.source, &args.mountpoint);
     config.cache = cache;
     config.threads = usize::from(args.threads);
     config.read_only = args.read_only;
     config.allow_other = args.allow_other;
+    let block_bytes = args.block_size.unwrap_or(BLOCK_BYTES);
+    let recorder = args.trace.as_deref().map(|path| Recorder::create(path, block_bytes)).transpose()?;
+    config.observer = recorder.clone().map(|recorder| recorder as _);
+    // Before the mount, which an address in use should not outlive.
+    let page = args.metrics.map(Page::bind).transpose()?;
     let mount = Mount::start(&config).map_err(failure)?;
     let (source, mountpoint) = (escape::path(&args.source), escape::path(&args.mountpoint));
     // A reader that has gone does not end the mount.
     let _ = print(output, format_args!("mounted {source} on {mountpoint} {what}\n"));
+    let page = page.map(|page| page.serve(mount.watch(), args)).transpose()?;
+    if let Some(page) = &page {
+        let _ = print(output, format_args!("statistics at http://{}/\n", page.address()));
+    }
     let _ = output.flush();
     let stats = mount.wait(|| interrupt::check().is_err()).map_err(failure)?;
-    print(output, format_args!("{stats}\n"))
+    drop(page);
+    print(output, format_args!("{stats}\n"))?;
+    recorder.map_or(Ok(()), |recorder| recorder.finish(output))
 }

@@ -63,8 +63,8 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "mount",
         &[
-            &["planted", "stamp", "extents", "counters", "slow_calls", "caller"],
-            &["lower", "file_state", "map"],
+            &["planted", "stamp", "extents", "counters", "relations", "slow_calls", "caller"],
+            &["lower", "file_state", "map", "observer", "space"],
             &["slow"],
             &["cache", "node"],
             &["tree"],

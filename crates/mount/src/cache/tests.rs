@@ -112,7 +112,13 @@ impl Scene {
     fn new(quiet: Duration) -> Scene {
         let folder = tempfile::tempdir().expect("a directory");
         let lower = MemoryFile::new((0..FILE).map(|at| (at / 100) as u8).collect());
-        let mut scene = Scene { folder, quiet, lower, state: FileState::new(FileId::default()), cache: None };
+        let mut scene = Scene {
+            folder,
+            quiet,
+            lower,
+            state: FileState::new(FileId::default(), "a.db".into()),
+            cache: None,
+        };
         scene.open();
         scene
     }
@@ -126,7 +132,7 @@ impl Scene {
         let counters = Arc::new(Counters::default());
         let cache = FileCache::open(found, &directory, "cache", config, clockwork, counters);
         self.cache = Some(cache.expect("a cache"));
-        self.state = FileState::new(FileId { device: 1, inode: 3, born: [0; 2] });
+        self.state = FileState::new(FileId { device: 1, inode: 3, born: [0; 2] }, "b.db".into());
     }
 
     /// Ends without a close, as after a kill, and opens again.
@@ -342,7 +348,7 @@ fn catches_reuse_filled() {
         scene.state.lock().extents = Extents::default();
         scene.reopen();
         // Another file, perhaps at the address that was freed.
-        scene.state = FileState::new(FileId { device: 1, inode: 4, born: [0; 2] });
+        scene.state = FileState::new(FileId { device: 1, inode: 4, born: [0; 2] }, "b.db".into());
         scene.check();
     });
 }
@@ -357,7 +363,7 @@ fn a_file_without_extents_leaves_no_record() {
     scene.cache().finish(&scene.state, &*scene.lower, &change, Some((0, FILE as u64)));
     assert!(scene.state.lock().extents.is_empty());
     scene.cache().forget(&scene.state, false);
-    scene.state = FileState::new(scene.state.id);
+    scene.state = FileState::new(scene.state.id, "a.db".into());
     scene.check();
     scene.reopen();
     let before = scene.hits();
