@@ -276,6 +276,9 @@ fn wrong_arguments_are_refused() {
     refused(&[&slow, &slow], &[], "is in");
     refused(&[&slow, &empty], &["--block-size=8KiB"], "--cache");
     refused(&[&slow, &empty], &["--metrics=here"], "--metrics");
+    let trace = format!("--trace={}", folder.path().join("asked.pgt").display());
+    refused(&[&slow, &slow], &[&trace], "is in");
+    assert!(!folder.path().join("asked.pgt").exists());
     let trace = format!("--trace={}", folder.path().join("asked.lis").display());
     refused(&[&slow, &empty], &[&trace], ".pgt or .csv");
     assert!(!folder.path().join("asked.lis").exists());

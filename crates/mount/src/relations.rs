@@ -21,6 +21,8 @@ use parking_lot::RwLock;
 use terrace_cache::Relations;
 use terrace_cache::policy::Relation;
 
+use crate::extents::{Extents, NOWHERE, length_of, start_of};
+
 /// Relations with a name of their own; further ones share the last number. The cache counts no
 /// more.
 const RELATIONS_MAX: usize = 4096;
@@ -118,7 +120,10 @@ struct Table {
 
 impl Table {
     fn number(&mut self, name: &str) -> Relation {
-        let name = if self.names.len() + 1 < RELATIONS_MAX { name } else { OTHERS };
+        let name = match self.names.len() + 1 < RELATIONS_MAX || self.numbers.contains_key(name) {
+            true => name,
+            false => OTHERS,
+        };
         if let Some(&number) = self.numbers.get(name) {
             return number;
         }
@@ -137,30 +142,22 @@ pub(crate) struct RelationTable {
     table: RwLock<Table>,
 }
 
-/// A range of a file with its addresses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stretch {
-    pub address: u64,
-    pub bytes: u64,
-    /// Its position in the file.
-    pub offset: u64,
-}
-
 impl RelationTable {
     pub fn new(block_bytes: u64) -> RelationTable {
         RelationTable { block_bytes, table: RwLock::default() }
     }
 
-    /// Notes whose addresses these are: those of the file `path`, which has `length` bytes. Returns
-    /// the relation's length in blocks if it is longer than known.
-    pub fn put(&self, path: &Path, stretch: Stretch, length: u64) -> Option<(Relation, u64)> {
-        let Stretch { address, bytes, offset } = stretch;
+    /// Notes that these extents are of the file `path`, which has `length` bytes. Returns the
+    /// relation's length in blocks if it is longer than known.
+    pub fn put(&self, path: &Path, extents: &Extents, length: u64) -> Option<(Relation, u64)> {
         let part = part_of(path);
         let mut table = self.table.write();
-        let relation = table.numbers.get(&*part.relation).copied();
-        let relation = relation.unwrap_or_else(|| table.number(&part.relation));
-        let position = part.before.map_or(address, |before| before.saturating_add(offset));
-        table.contents.insert(address, Content { bytes, relation, position });
+        let relation = table.number(&part.relation);
+        for (extent, &address) in extents.0.iter().enumerate().filter(|(_, address)| **address != NOWHERE) {
+            let offset = start_of(extent);
+            let position = part.before.map_or(address, |before| before.saturating_add(offset));
+            table.contents.insert(address, Content { bytes: length_of(extent), relation, position });
+        }
         let length = part.before?.saturating_add(length);
         let known = &mut table.lengths[relation.0 as usize];
         let has_grown = length > *known && &*table.names[relation.0 as usize] != OTHERS;
@@ -232,11 +229,15 @@ mod tests {
     #[test]
     fn addresses_have_the_relation_of_their_file() {
         let relations = RelationTable::new(4096);
-        let at = |address, offset| Stretch { address, bytes: 1 << 20, offset };
-        let longer = relations.put(Path::new("base/5/7.1"), at(8 << 20, 1 << 20), 3 << 20);
+        let at = |extent, address| {
+            let mut extents = Extents::default();
+            extents.0[extent] = address;
+            extents
+        };
+        let longer = relations.put(Path::new("base/5/7.1"), &at(1, 8 << 20), 3 << 20);
         assert_eq!(longer, Some((Relation(0), (1027 << 20) / 4096)));
-        assert_eq!(relations.put(Path::new("base/5/7"), at(4 << 20, 0), 1 << 30), None);
-        assert_eq!(relations.put(Path::new("pg_wal/1"), at(2 << 20, 0), 1 << 20), None);
+        assert_eq!(relations.put(Path::new("base/5/7"), &at(0, 4 << 20), 1 << 30), None);
+        assert_eq!(relations.put(Path::new("pg_wal/1"), &at(0, 2 << 20), 1 << 20), None);
         assert_eq!(relations.relation((8 << 20) / 4096 + 2), Some((Relation(0), (1025 << 20) / 4096 + 2)));
         assert_eq!(relations.relation((4 << 20) / 4096), Some((Relation(0), 0)));
         assert_eq!(relations.relation((2 << 20) / 4096 + 1), Some((Relation(1), (2 << 20) / 4096 + 1)));
@@ -254,8 +255,9 @@ mod tests {
     fn too_many_relations_share_one() {
         let relations = RelationTable::new(4096);
         for file in 0..RELATIONS_MAX as u64 + 10 {
-            let stretch = Stretch { address: file << 20, bytes: 1 << 20, offset: 0 };
-            relations.put(Path::new(&format!("{file}.db")), stretch, 1 << 20);
+            let mut extents = Extents::default();
+            extents.0[0] = file << 20;
+            relations.put(Path::new(&format!("{file}.db")), &extents, 1 << 20);
         }
         let last = Relation(RELATIONS_MAX as u32 - 1);
         assert_eq!(

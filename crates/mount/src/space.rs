@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_cache::{Cached, RelationStats};
 
-use crate::extents::{EXTENTS_MAX, Extents, NOWHERE, length_of, start_of};
-use crate::relations::{RelationTable, Stretch};
+use crate::extents::Extents;
+use crate::relations::RelationTable;
 
 /// Blocks that are freed at a time, since other accesses wait meanwhile.
 const FREE_BLOCKS: u64 = 4096;
@@ -29,15 +29,8 @@ impl Space {
     /// Notes that these extents are of the file `path`, and tells the cache how long its relation
     /// is.
     pub fn assign(&self, cached: &Cached, path: &Path, extents: &Extents, length: u64) {
-        for extent in 0..EXTENTS_MAX {
-            let address = extents.0[extent];
-            if address == NOWHERE {
-                continue;
-            }
-            let stretch = Stretch { address, bytes: length_of(extent), offset: start_of(extent) };
-            if let Some((relation, blocks)) = self.relations.put(path, stretch, length) {
-                cached.relation_size(relation, blocks);
-            }
+        if let Some((relation, blocks)) = self.relations.put(path, extents, length) {
+            cached.relation_size(relation, blocks);
         }
     }
 

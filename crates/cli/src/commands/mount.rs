@@ -25,7 +25,7 @@ fn failure(error: MountError) -> Failure {
     }
 }
 
-fn cache(args: &MountArgs) -> Outcome<Option<MountCache>> {
+fn cache(args: &MountArgs, block_bytes: u64) -> Outcome<Option<MountCache>> {
     let Some(cache) = args.cache.block_cache() else { return Ok(None) };
     let CacheKind::File(path) = cache.kind() else {
         return Err(Failure::Usage("the cache of a mount is a file: --cache file:PATH,SIZE".to_owned()));
@@ -36,7 +36,7 @@ fn cache(args: &MountArgs) -> Outcome<Option<MountCache>> {
     }
     let policy = cache.policy_name().parse().map_err(|error| Failure::Usage(format!("{error}")))?;
     Ok(Some(MountCache {
-        block_bytes: args.block_size.unwrap_or(BLOCK_BYTES) as usize,
+        block_bytes: block_bytes as usize,
         policy,
         write_budget_bytes_day: cache.write_budget_bytes_day(),
         ..MountCache::new(path, cache.bytes())
@@ -45,12 +45,13 @@ fn cache(args: &MountArgs) -> Outcome<Option<MountCache>> {
 
 /// Mounts the directory until a signal comes or somebody unmounts it.
 pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
-    let cache = cache(args)?;
+    let block_bytes = args.block_size.unwrap_or(BLOCK_BYTES);
+    let cache = cache(args, block_bytes)?;
     let what = match &cache {
         Some(cache) => format!("with the cache {}", escape::path(&cache.path)),
         None => "without a cache".to_owned(),
     };
-    if args.block_size.is_some() && args.cache.block_cache().is_none() && args.trace.is_none() {
+    if args.block_size.is_some() && cache.is_none() && args.trace.is_none() {
         return Err(Failure::Usage("--block-size is that of --cache or --trace".to_owned()));
     }
     let mut config = MountConfig::new(&args.source, &args.mountpoint);
@@ -58,12 +59,14 @@ pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
     config.threads = usize::from(args.threads);
     config.read_only = args.read_only;
     config.allow_other = args.allow_other;
-    let block_bytes = args.block_size.unwrap_or(BLOCK_BYTES);
-    let recorder = args.trace.as_deref().map(|path| Recorder::create(path, block_bytes)).transpose()?;
-    config.observer = recorder.clone().map(|recorder| recorder as _);
     // Before the mount, which an address in use should not outlive.
     let page = args.metrics.map(Page::bind).transpose()?;
-    let mount = Mount::start(&config).map_err(failure)?;
+    let recorder = args.trace.as_deref().map(|path| Recorder::create(path, block_bytes)).transpose()?;
+    config.observer = recorder.clone().map(|recorder| recorder as _);
+    let mount = Mount::start(&config).map_err(|error| {
+        recorder.iter().for_each(|recorder| recorder.discard());
+        failure(error)
+    })?;
     let (source, mountpoint) = (escape::path(&args.source), escape::path(&args.mountpoint));
     // A reader that has gone does not end the mount.
     let _ = print(output, format_args!("mounted {source} on {mountpoint} {what}\n"));

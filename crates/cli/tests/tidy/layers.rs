@@ -63,8 +63,9 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "mount",
         &[
-            &["planted", "stamp", "extents", "counters", "relations", "slow_calls", "caller"],
-            &["lower", "file_state", "map", "observer", "space"],
+            &["planted", "stamp", "extents", "counters", "slow_calls", "caller"],
+            &["lower", "file_state", "map", "relations"],
+            &["observer", "space"],
             &["slow"],
             &["cache", "node"],
             &["tree"],

@@ -14,10 +14,6 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::output::print;
 use terrace_mount::{Observed, Observer};
 
-/// Numbers of relations and pages below this fit into the format.
-const RELATIONS_MAX: u32 = 1 << 31;
-const PAGES_MAX: u64 = 1 << 32;
-
 /// A trace that is being written; the first error ends it.
 #[derive(Debug)]
 pub(super) struct Recorder {
@@ -55,6 +51,13 @@ impl Recorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Removes the file of a mount that did not begin, so that the next attempt may make it.
+    pub fn discard(&self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(file = %escape::path(&self.path), %error, "the empty trace cannot be removed");
+        }
+    }
+
     /// Writes the rest, and says how many requests there are.
     ///
     /// # Errors
@@ -90,9 +93,6 @@ impl State {
             Some(&number) => number,
             None => {
                 let number = self.numbers.len() as u32;
-                if number >= RELATIONS_MAX {
-                    return Err(io::Error::other("there are too many files"));
-                }
                 let name = observed.relation.to_owned();
                 let kind = if name.ends_with("_fsm") || name.ends_with("_vm") { "f" } else { "r" };
                 self.writer.relation(&Relation { number, name: name.clone(), kind: kind.to_owned() })?;
@@ -101,9 +101,10 @@ impl State {
             }
         };
         let (first, end) = (observed.offset / block_bytes, observed.offset.saturating_add(observed.bytes));
-        for page in first..end.div_ceil(block_bytes).min(PAGES_MAX) {
+        for page in first..end.div_ceil(block_bytes) {
             self.writer.request(&Request {
-                block: u64::from(number) << 32 | page,
+                // A page beyond the format makes it a block of another relation, which is refused.
+                block: (u64::from(number) << 32) + page,
                 write: observed.is_write,
                 relation: Some(number),
                 query: None,
