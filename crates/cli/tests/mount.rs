@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use terrace_cache::trace::{Event, Trace};
 
 const MIB: usize = 1 << 20;
@@ -56,8 +56,12 @@ impl Scene {
     }
 
     fn start(&self, flags: &[&str]) -> Running {
+        self.start_with(flags, Stdio::inherit())
+    }
+
+    fn start_with(&self, flags: &[&str], errors: Stdio) -> Running {
         let mut command = terrace();
-        command.arg("mount").arg(self.at("slow")).arg(self.at("mount")).args(flags);
+        command.arg("mount").arg(self.at("slow")).arg(self.at("mount")).args(flags).stderr(errors);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command");
         let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
@@ -92,6 +96,14 @@ impl Running {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a line");
         line
+    }
+
+    /// Where it serves statistics.
+    fn address(&mut self) -> String {
+        let line = self.line();
+        let address =
+            line.trim().strip_prefix("statistics at http://").and_then(|rest| rest.strip_suffix('/'));
+        address.unwrap_or_else(|| panic!("{line}")).to_owned()
     }
 
     /// What it says at its end.
@@ -178,9 +190,7 @@ fn statistics_are_served_while_it_is_mounted() {
     let cache = format!("--cache=file:{},16MiB", scene.at("fast/cache").display());
     let flags = [&*cache, "--cache-admission=always", "--cache-eviction=lru", "--metrics=127.0.0.1:0"];
     let mut mount = scene.start(&flags);
-    let line = mount.line();
-    let address = line.trim().strip_prefix("statistics at http://").and_then(|rest| rest.strip_suffix('/'));
-    let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+    let address = mount.address();
     // A table of two segments, and one of its forks.
     for name in ["16384", "16384.1", "16384_vm"] {
         fs::write(scene.at("mount/base/5").join(name), vec![1; MIB]).expect("a file");
@@ -213,6 +223,64 @@ fn statistics_are_served_while_it_is_mounted() {
     mount.signal(Signal::TERM);
     mount.ends();
     assert!(TcpStream::connect(&address).is_err());
+}
+
+/// Programs that are wrong, slow or too many end neither the statistics nor the mount.
+#[test]
+fn statistics_outlive_hostile_requests_and_a_lack_of_files() {
+    let Some(scene) = Scene::new() else { return };
+    let mut mount = scene.start_with(&["--metrics=127.0.0.1:0"], Stdio::piped());
+    let address = mount.address();
+    let mut errors = BufReader::new(mount.child.stderr.take().expect("a pipe"));
+    for length in ["18446744073709551615", "9223372036854775807", "4000000000"] {
+        assert_eq!(ask(&address, &format!("POST / HTTP/1.1\r\nContent-Length: {length}\r\nX: GET /")).0, 405);
+        assert_eq!(ask(&address, &format!("GET / HTTP/1.1\r\nContent-Length: {length}\r\nX:")).0, 200);
+    }
+    let mut half = TcpStream::connect(&address).expect("a connection");
+    half.write_all(b"POST / HTTP/1.1\r\nContent-Length: 9\r\n").expect("sent");
+    assert_eq!(ask(&address, "GET /metrics").0, 200);
+    // No file is left for the connection until the limit is as before.
+    let process = Pid::from_child(&mount.child);
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let before =
+        prlimit(Some(process), Resource::Nofile, Rlimit { current: Some(3), maximum: limit.maximum });
+    let before = before.expect("a limit");
+    let mut waiting = TcpStream::connect(&address).expect("a connection");
+    waiting.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("sent");
+    let mut line = String::new();
+    errors.read_line(&mut line).expect("a warning");
+    assert!(line.contains("connections cannot be accepted"), "{line}");
+    prlimit(Some(process), Resource::Nofile, before).expect("a limit");
+    let mut answer = String::new();
+    waiting.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    // The end waits for none of these.
+    let held: Vec<_> = (0..20).map(|_| TcpStream::connect(&address).expect("a connection")).collect();
+    mount.signal(Signal::TERM);
+    mount.ends();
+    let mut rest = String::new();
+    errors.read_to_string(&mut rest).expect("the errors");
+    assert!(!rest.contains("cannot be accepted"), "{rest}");
+    drop((half, held));
+}
+
+#[test]
+fn a_trace_is_whole_when_nobody_reads_the_report() {
+    let Some(scene) = Scene::new() else { return };
+    let path = scene.at("asked.csv");
+    let mut command = terrace();
+    command.arg("mount").arg(scene.at("slow")).arg(scene.at("mount"));
+    command.arg(format!("--trace={}", path.display())).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the command");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    output.read_line(&mut String::new()).expect("the first line");
+    fs::write(scene.at("mount/f"), vec![1; 40_960]).expect("a file");
+    drop(output);
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
+    assert_eq!(child.wait().expect("the end").code(), Some(1));
+    let trace = Trace::open(&path, None, 4096).expect("a trace");
+    let events: Vec<Event> = trace.map(|event| event.expect("one")).collect();
+    assert_eq!(events.len(), 10);
 }
 
 #[test]

@@ -26,26 +26,26 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 use terrace_cache::{CacheConfig, CacheError, CacheStats, Cached, RelationStats, Start};
-use terrace_io::{AlignedBuffer, BlockDevice, Directory};
+use terrace_io::{AlignedBuffer, Directory};
 
-use crate::counters::{Counters, Dropped, count};
-use crate::extents::{EXTENTS_MAX, Extents, NOWHERE, extent_of, length_of, piece_end, start_of};
+use crate::counters::{Counters, Dropped};
+use crate::extents::{EXTENTS_MAX, Extents, NOWHERE, extent_of, length_of, start_of};
 use crate::file_state::{Change, FileState, Inner};
-use crate::lower::{ALIGNMENT, Bytes, Lower, read_lower};
+use crate::lower::Lower;
 use crate::map::{FileMap, Found, Record};
 use crate::planted::{MountBug, planted};
-use crate::relations::RelationTable;
-use crate::slow::{SlowFiles, Used, through};
+use crate::slow::{LentRelations, SlowFiles, through};
 use crate::slow_calls::AbortOnPanic;
 use crate::space::Space;
 use crate::stamp::{Clockwork, FileId};
+
+mod transfers;
 
 /// Longest that changes through the mount keep a file uncached after one from outside, in quiet
 /// times.
@@ -81,6 +81,8 @@ pub(crate) struct FileCache {
     is_full: AtomicBool,
     counters: Arc<Counters>,
     kept_files: u64,
+    /// Directories that were renamed, so that files below have other names.
+    directory_renames: AtomicU64,
 }
 
 impl std::fmt::Debug for FileCache {
@@ -113,8 +115,8 @@ impl FileCache {
         }
         let block_bytes = config.block_bytes as u64;
         let session = (map.session != 0).then_some(map.session);
-        let relations = Arc::new(RelationTable::new(block_bytes));
-        let config = config.identity(map.identity).relations(Arc::clone(&relations) as _);
+        let relations = Arc::new(LentRelations { block_bytes });
+        let config = config.identity(map.identity).relations(relations);
         let config = CacheConfig { session, ..config };
         let slow = Arc::new(SlowFiles::new(format!("the files before {name}"), SPACE_BYTES));
         let cached = Cached::open_in(slow, directory, name, config)?;
@@ -134,13 +136,14 @@ impl FileCache {
             map: Mutex::new(map),
             known: Mutex::new(known),
             in_doubt: Mutex::new(in_doubt),
-            space: Space::new(relations, block_bytes, gaps),
+            space: Space::new(block_bytes, gaps),
             clockwork,
             block_bytes,
             is_broken: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             counters,
             kept_files,
+            directory_renames: AtomicU64::new(0),
         })
     }
 
@@ -154,15 +157,33 @@ impl FileCache {
     }
 
     /// The file has another name now.
-    pub fn renamed(&self, state: &FileState, path: PathBuf) {
-        let mut inner = state.lock();
-        inner.path = path;
-        self.assign(&inner);
+    pub fn renamed(&self, state: &FileState) {
+        self.take_part(state, &mut state.lock());
     }
 
-    fn assign(&self, inner: &Inner) {
-        let length = inner.stamp.map_or(0, |stamp| stamp.bytes);
-        self.space.assign(&self.cached, &inner.path, &inner.extents, length);
+    /// A directory has another name now. Files below find out at their next access.
+    pub fn directory_renamed(&self) {
+        // Release: pairs with the acquire below, so that those find the new name.
+        self.directory_renames.fetch_add(1, Ordering::Release);
+    }
+
+    /// Finds the relation of a file with extents, if it may be another one than before.
+    fn update_part(&self, state: &FileState, inner: &mut Inner) {
+        let is_old = inner.directory_renames != self.directory_renames.load(Ordering::Acquire);
+        if inner.part.is_none() || is_old {
+            self.take_part(state, inner);
+        }
+    }
+
+    fn take_part(&self, state: &FileState, inner: &mut Inner) {
+        let before = inner.part.take();
+        if !inner.extents.is_empty() {
+            inner.directory_renames = self.directory_renames.load(Ordering::Acquire);
+            let length = inner.stamp.map_or(0, |stamp| stamp.bytes);
+            inner.part = Some(self.space.take_part(&self.cached, &state.path(), length));
+        }
+        // Afterwards, so that a relation does not lose its number meanwhile.
+        before.into_iter().for_each(|before| self.space.let_go(before));
     }
 
     fn is_usable(&self) -> bool {
@@ -188,7 +209,6 @@ impl FileCache {
                 inner.is_recorded = true;
                 let is_believed = record.is_distinct || planted(MountBug::NoCheckAtOpen);
                 inner.stamp = is_believed.then_some(record.stamp);
-                self.assign(inner);
                 if planted(MountBug::NoCheckAtOpen) {
                     inner.stamp = Some(stamp);
                 }
@@ -240,8 +260,9 @@ impl FileCache {
         self.erase_record(state, inner);
     }
 
-    /// A file without extents needs no record.
+    /// A file without extents needs neither a record nor a relation.
     fn erase_record(&self, state: &FileState, inner: &mut Inner) {
+        inner.part.take().into_iter().for_each(|part| self.space.let_go(part));
         inner.is_recorded = false;
         if let Some(slot) = inner.slot.take()
             && let Err(error) = self.map.lock().erase(slot)
@@ -260,7 +281,7 @@ impl FileCache {
     }
 
     /// The address of `offset`, taking a new extent if needed.
-    fn address(&self, inner: &mut Inner, offset: u64) -> Option<u64> {
+    fn address(&self, state: &FileState, inner: &mut Inner, offset: u64) -> Option<u64> {
         let extent = extent_of(offset)?;
         if inner.extents.0[extent] == NOWHERE {
             let mut map = self.map.lock();
@@ -271,7 +292,7 @@ impl FileCache {
             match taken {
                 Ok(Some(address)) => {
                     inner.extents.0[extent] = address;
-                    self.assign(inner);
+                    self.take_part(state, inner);
                 }
                 Ok(None) => return self.full("addresses"),
                 Err(error) => {
@@ -322,6 +343,7 @@ impl FileCache {
             _ => self.is_believed(&inner),
         };
         inner.writers += 1;
+        self.update_part(state, &mut inner);
         if let (1, Some(slot), Some(stamp)) = (inner.writers, inner.slot, inner.stamp)
             && !planted(MountBug::NoWritingRecord)
         {
@@ -331,7 +353,7 @@ impl FileCache {
                 self.break_map(&error);
             }
         }
-        Ok(Change { _guard: AbortOnPanic, seen: inner.extents, is_trusted })
+        Ok(Change { _guard: AbortOnPanic, seen: inner.extents, is_trusted, part: inner.part })
     }
 
     /// Ends a change of `offset..end`.
@@ -431,7 +453,7 @@ impl FileCache {
         let nothing = AlignedBuffer::zeroed(bytes.min(DROP_STEP_BYTES) as usize);
         (0..bytes).step_by(DROP_STEP_BYTES as usize).all(|done| {
             let step = &nothing[..(bytes - done).min(DROP_STEP_BYTES) as usize];
-            through(None, 0, 0, || self.cached.write_past(address + done, step)).0.is_ok()
+            through(None, None, (0, 0), || self.cached.write_past(address + done, step)).0.is_ok()
         })
     }
 
@@ -502,167 +524,11 @@ impl FileCache {
         match self.record(state, &mut inner) {
             Some(known) => {
                 self.known.lock().insert(state.id, known);
+                inner.part.take().into_iter().for_each(|part| self.space.let_go(part));
                 *inner = Inner::default();
             }
             None => self.drop_all(state, &mut inner, Dropped::Failed),
         }
-    }
-
-    /// Reads up to `size` bytes.
-    pub fn read(
-        &self,
-        state: &FileState,
-        lower: &Arc<dyn Lower>,
-        offset: u64,
-        size: usize,
-    ) -> io::Result<Bytes> {
-        let (first, pieces, full) = {
-            let mut inner = state.lock();
-            let is_trusted = self.is_trusted(state, &mut inner, &**lower)?;
-            let bytes = inner.stamp.map_or(0, |stamp| stamp.bytes);
-            let full = bytes - bytes % self.block_bytes;
-            if !is_trusted || bytes < SMALL_BYTES || offset >= full {
-                drop(inner);
-                count(&self.counters.past, 1);
-                return read_lower(&**lower, offset, size);
-            }
-            let end = (offset + size as u64).next_multiple_of(ALIGNMENT as u64).min(full);
-            let first = offset - offset % ALIGNMENT as u64;
-            let (mut pieces, mut at) = (Vec::with_capacity(2), first);
-            while at < end {
-                let next = piece_end(at, end);
-                pieces.push((at, next, self.address(&mut inner, at)));
-                at = next;
-            }
-            if inner.writers == 0 {
-                self.record(state, &mut inner);
-            }
-            (first, pieces, full)
-        };
-        let (from, mut is_cached) = ((offset - first) as usize, true);
-        let mut buffer = AlignedBuffer::zeroed((from + size).next_multiple_of(ALIGNMENT));
-        for (at, next, address) in pieces {
-            let part = &mut buffer[(at - first) as usize..(next - first) as usize];
-            let (outcome, used) = match address {
-                Some(address) => through(Some(lower), at, address, || self.cached.read_at(address, part)),
-                None => (lower.read_at(at, part).map(drop), Used { was_read: true, ..Used::default() }),
-            };
-            is_cached &= !used.was_read;
-            if outcome.is_err() {
-                // The file shrank meanwhile or cannot be read: it says so itself.
-                return read_lower(&**lower, offset, size);
-            }
-        }
-        let mut to = from + size;
-        if offset + size as u64 > full {
-            let done = (full - first) as usize;
-            is_cached = false;
-            to = done + lower.read_at(full, &mut buffer[done..to])?;
-        }
-        Ok(Bytes { buffer, from, to: to.max(from), is_cached })
-    }
-
-    /// Writes; returns the bytes written, perhaps fewer.
-    pub fn write(
-        &self,
-        state: &FileState,
-        lower: &Arc<dyn Lower>,
-        offset: u64,
-        bytes: &[u8],
-    ) -> io::Result<usize> {
-        let end = offset.saturating_add(bytes.len() as u64);
-        let mut change = self.begin(state, &**lower)?;
-        // The whole blocks; before and behind them are parts of blocks.
-        let first = offset.next_multiple_of(self.block_bytes).min(end);
-        let last = (end - end % self.block_bytes).max(first);
-        if change.is_trusted && end > SMALL_BYTES && first < last {
-            self.take_extents(state, &mut change, first, last);
-        }
-        let cuts = [(offset, first, false), (first, last, true), (last, end, false)];
-        let (mut done, mut outcome) = (0, Ok(()));
-        for (from, to, is_whole) in cuts.into_iter().filter(|(from, to, _)| from < to) {
-            let part = &bytes[done..][..(to - from) as usize];
-            let written = match is_whole {
-                true => self.write_blocks(lower, &change.seen, from, part),
-                false => self.write_part(state, lower, &change.seen, from, part),
-            };
-            done += *written.as_ref().unwrap_or(&0);
-            if done as u64 + offset < to {
-                outcome = written.map(drop);
-                break;
-            }
-        }
-        self.finish(state, &**lower, &change, Some((offset, end)));
-        match outcome {
-            Err(error) if done == 0 => Err(error),
-            _ => Ok(done),
-        }
-    }
-
-    /// Takes the extents that a write needs.
-    fn take_extents(&self, state: &FileState, change: &mut Change, offset: u64, end: u64) {
-        let mut inner = state.lock();
-        let mut at = offset;
-        while at < end {
-            // An extent that somebody took since the beginning stays a strange one.
-            if let Some(extent) = extent_of(at)
-                && inner.extents.0[extent] == change.seen.0[extent]
-                && self.address(&mut inner, at).is_some()
-            {
-                change.seen.0[extent] = inner.extents.0[extent];
-            }
-            at = piece_end(at, end);
-        }
-    }
-
-    /// Writes less than a block.
-    fn write_part(
-        &self,
-        state: &FileState,
-        lower: &Arc<dyn Lower>,
-        extents: &Extents,
-        offset: u64,
-        bytes: &[u8],
-    ) -> io::Result<usize> {
-        let written = lower.write_at(offset, bytes);
-        if !planted(MountBug::KeepPartlyWritten) {
-            self.drop_range(state, extents, offset, offset + bytes.len() as u64);
-        }
-        written
-    }
-
-    /// Writes whole blocks to the file and the cache.
-    fn write_blocks(
-        &self,
-        lower: &Arc<dyn Lower>,
-        extents: &Extents,
-        offset: u64,
-        bytes: &[u8],
-    ) -> io::Result<usize> {
-        let (mut done, end) = (0, offset + bytes.len() as u64);
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let length = (piece_end(at, end) - at) as usize;
-            let mut part = AlignedBuffer::zeroed(length);
-            part.copy_from_slice(&bytes[done..done + length]);
-            let written = match extents.address(at) {
-                // Without a result the cache refused the write before the file had it.
-                Some(address) => through(Some(lower), at, address, || self.cached.write_at(address, &part))
-                    .1
-                    .written
-                    .unwrap_or_else(|| Err(io::ErrorKind::Other.into())),
-                None => lower.write_at(at, &part),
-            };
-            match written {
-                Ok(count) => done += count,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => return Ok(done),
-            }
-            if done as u64 + offset < piece_end(at, end) {
-                break;
-            }
-        }
-        Ok(done)
     }
 
     /// Frees unused addresses and lets the cache maintain itself. Call it about once a second.

@@ -114,9 +114,9 @@ terrace_io::stats! {
     #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
     #[non_exhaustive]
     pub struct MountStats {
-        /// Reads of programs of which the cache had all bytes.
+        /// Reads of programs of which the cache had all bytes, without waiting for another read.
         cached_reads: Latency => READS "cache",
-        /// All other reads of programs: the directory had some of the bytes.
+        /// All other reads of programs: some of the bytes came from the directory.
         other_reads: Latency => READS "directory",
         /// Bytes read by programs.
         read_bytes: u64 => BYTES "read",
@@ -157,11 +157,13 @@ terrace_io::stats! {
         /// The file, without its segment, relative to the mount. Files that belong together, such
         /// as logs, have the name of their directory.
         name: String as "relation",
-        /// Blocks read that were in the cache; the latest may be missing.
+        /// Reads of cached blocks, even of those that came from the directory because that was
+        /// sooner. The latest may be missing.
         hits: u64 => RELATION "hit",
-        /// Blocks read that were not.
+        /// Reads of other blocks. Reads past the cache ([`MountStats::reads_past`]) are no blocks.
         misses: u64 => RELATION "miss",
-        /// Blocks written.
+        /// Whole blocks written. Parts of blocks, appended bytes and writes past the cache are not
+        /// counted.
         writes: u64 => RELATION "write",
         /// Blocks that came into the cache.
         admissions: u64 => RELATION "admitted",

@@ -18,6 +18,8 @@ use std::time::Instant;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::extents::Extents;
+use crate::links::Links;
+use crate::relations::Part;
 use crate::slow_calls::AbortOnPanic;
 use crate::stamp::{FileId, Stamp};
 
@@ -25,13 +27,16 @@ use crate::stamp::{FileId, Stamp};
 #[derive(Debug)]
 pub(crate) struct FileState {
     pub id: FileId,
+    pub links: Arc<Links>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Inner {
-    /// Relative to the root, as it was looked up or renamed last.
-    pub path: PathBuf,
+    /// The relation of a file with extents, whose number it holds.
+    pub part: Option<Part>,
+    /// Directories that had been renamed when that was found.
+    pub directory_renames: u64,
     /// Whether the map was asked for the file.
     pub is_known: bool,
     /// The stamp to which the blocks belong.
@@ -59,15 +64,18 @@ pub(crate) struct Change {
     pub seen: Extents,
     /// Whether blocks may be cached.
     pub is_trusted: bool,
+    /// The relation of the file.
+    pub part: Option<Part>,
 }
 
 impl FileState {
-    pub fn new(id: FileId, path: PathBuf) -> Arc<FileState> {
-        Arc::new(FileState { id, inner: Mutex::new(Inner { path, ..Inner::default() }) })
+    pub fn new(id: FileId, links: Arc<Links>) -> Arc<FileState> {
+        Arc::new(FileState { id, links, inner: Mutex::default() })
     }
 
+    /// Relative to the root, by the latest name that was looked up or renamed and not removed.
     pub fn path(&self) -> PathBuf {
-        self.lock().path.clone()
+        self.links.path()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inner> {

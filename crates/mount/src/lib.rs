@@ -7,8 +7,9 @@
 //! | `mount.rs` | [`Mount`]: checks, the beginning, the end |
 //! | `requests.rs`, `slow_calls.rs` | the kernel's requests; threads for fsync |
 //! | `tree.rs`, `names.rs`, `node.rs` | open files and content; names and attributes; known files |
-//! | `caller.rs` | owners of new files |
+//! | `caller.rs`, `links.rs` | owners of new files; names of a file |
 //! | `cache.rs`, `file_state.rs` | cached blocks of a file, and when they are believed |
+//! | `cache/transfers.rs` | reads and writes of files |
 //! | `map.rs`, `stamp.rs` | what outlives the process; unchanged files |
 //! | `extents.rs`, `space.rs` | addresses of a file; of all files |
 //! | `relations.rs` | tables and indexes by the names of files |
@@ -20,6 +21,7 @@ mod caller;
 mod counters;
 mod extents;
 mod file_state;
+mod links;
 mod lower;
 mod map;
 mod mount;

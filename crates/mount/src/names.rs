@@ -54,7 +54,11 @@ fn timespec(time: Option<TimeOrNow>) -> Timespec {
 
 impl Tree {
     pub fn look_up(&self, parent: INodeNo, name: &OsStr) -> io::Result<FileAttr> {
-        let (node, stat) = self.nodes.look_up(&*self.nodes.get(parent)?, name)?;
+        let parent = self.nodes.get(parent)?;
+        let (node, stat) = self.nodes.look_up(&parent, name)?;
+        if node.state.links.found(&parent.state.links, name, || node.names_with(&parent, name)) {
+            self.note_name(&node);
+        }
         Ok(attributes(&stat, node.number))
     }
 
@@ -140,10 +144,12 @@ impl Tree {
     pub fn unlink(&self, parent: INodeNo, name: &OsStr, flags: AtFlags) -> io::Result<()> {
         let parent = self.nodes.get(parent)?;
         let remove = || Ok(rustix::fs::unlinkat(&parent.fd, name, flags)?);
-        match self.nodes.find(&parent, name) {
-            Some(node) => self.around(&node, remove),
-            None => remove(),
+        let Some(node) = self.nodes.find(&parent, name) else { return remove() };
+        self.around(&node, remove)?;
+        if node.state.links.removed(&parent.state.links, name) {
+            self.note_name(&node);
         }
+        Ok(())
     }
 
     pub fn rename(
@@ -168,17 +174,30 @@ impl Tree {
             Some(moved) => self.around(moved, rename)?,
             None => rename()?,
         }
-        self.note_name(moved.as_deref(), &to, new_name);
-        if flags.contains(rustix::fs::RenameFlags::EXCHANGE) {
-            self.note_name(replaced.as_deref(), &from, name);
+        let (old, new) = ((&from.state.links, name), (&to.state.links, new_name));
+        let is_exchange = flags.contains(rustix::fs::RenameFlags::EXCHANGE);
+        if let Some(replaced) = &replaced {
+            let links = &replaced.state.links;
+            if is_exchange {
+                links.renamed(Some(new), old);
+            }
+            if is_exchange || links.removed(new.0, new.1) {
+                self.note_name(replaced);
+            }
+        }
+        if let Some(moved) = &moved {
+            moved.state.links.renamed(Some(old), new);
+            self.note_name(moved);
         }
         Ok(())
     }
 
     /// A file of the mount has another name now.
-    fn note_name(&self, node: Option<&Node>, parent: &Node, name: &OsStr) {
-        if let (Some(cache), Some(node)) = (&self.cache, node) {
-            cache.renamed(&node.state, parent.state.path().join(name));
+    fn note_name(&self, node: &Node) {
+        match &self.cache {
+            Some(cache) if node.is_regular() => cache.renamed(&node.state),
+            Some(cache) => cache.directory_renamed(),
+            None => {}
         }
     }
 

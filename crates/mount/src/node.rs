@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,6 +19,7 @@ use rustix::io::ReadWriteFlags;
 use terrace_io::AlignedBuffer;
 
 use crate::file_state::FileState;
+use crate::links::Links;
 use crate::lower::{ALIGNMENT, Lower};
 use crate::stamp::{FileId, Stamp};
 
@@ -45,13 +45,13 @@ fn birth_time(fd: &OwnedFd) -> io::Result<Option<[i64; 2]>> {
 }
 
 impl Node {
-    fn of(fd: OwnedFd, number: u64, stat: &Stat, path: PathBuf) -> io::Result<Node> {
+    fn of(fd: OwnedFd, number: u64, stat: &Stat, links: Arc<Links>) -> io::Result<Node> {
         let is_regular = kind_of(stat.st_mode) == FileType::RegularFile;
         let mut id = FileId { device: stat.st_dev, inode: stat.st_ino, born: [0; 2] };
         if is_regular && let Some(born) = birth_time(&fd)? {
             id.born = born;
         }
-        Ok(Node { fd, number, state: FileState::new(id, path), is_regular })
+        Ok(Node { fd, number, state: FileState::new(id, links), is_regular })
     }
 
     pub fn has_birth_time(&self) -> io::Result<bool> {
@@ -73,6 +73,14 @@ impl Node {
     /// A path to the file itself, for calls that take no `O_PATH` descriptor.
     pub fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd())
+    }
+
+    /// How many names it has, if this one is its.
+    pub fn names_with(&self, parent: &Node, name: &OsStr) -> Option<usize> {
+        let stat = rustix::fs::statat(&parent.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_it = (stat.st_dev, stat.st_ino) == (self.state.id.device, self.state.id.inode);
+        // A directory has one, but counts those below.
+        is_it.then_some(if self.is_regular { stat.st_nlink as usize } else { 1 })
     }
 
     pub fn open(&self, flags: OFlags) -> io::Result<OwnedFd> {
@@ -216,7 +224,7 @@ pub(crate) struct Nodes {
 impl Nodes {
     pub fn new(root: OwnedFd) -> io::Result<Nodes> {
         let stat = rustix::fs::fstat(&root)?;
-        let root = Arc::new(Node::of(root, ROOT, &stat, PathBuf::new())?);
+        let root = Arc::new(Node::of(root, ROOT, &stat, Arc::default())?);
         let mut table = Table::default();
         table.numbers.insert((stat.st_dev, stat.st_ino), ROOT);
         table.by_number.insert(ROOT, Entry { node: Arc::clone(&root), lookups: 1 });
@@ -254,7 +262,7 @@ impl Nodes {
             return Ok((Arc::clone(&entry.node), stat));
         }
         let number = if stat.st_ino == ROOT { SECOND_ROOT } else { stat.st_ino };
-        let node = Arc::new(Node::of(fd, number, &stat, parent.state.path().join(name))?);
+        let node = Arc::new(Node::of(fd, number, &stat, Links::new(&parent.state.links, name))?);
         table.numbers.insert(key, number);
         table.by_number.insert(number, Entry { node: Arc::clone(&node), lookups: 1 });
         Ok((node, stat))

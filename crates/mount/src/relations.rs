@@ -17,18 +17,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-use terrace_cache::Relations;
+use parking_lot::Mutex;
+use terrace_cache::RelationStats;
 use terrace_cache::policy::Relation;
 
-use crate::extents::{Extents, NOWHERE, length_of, start_of};
-
-/// Relations with a name of their own; further ones share the last number. The cache counts no
-/// more.
-const RELATIONS_MAX: usize = 4096;
-const OTHERS: &str = "(others)";
+/// Relations with a number of their own. The cache counts 4096: these, [`OTHERS`], and blocks
+/// without a relation.
+const RELATIONS_MAX: usize = 4094;
+/// The number of all that came when the others had files.
+const OTHERS: Relation = Relation(RELATIONS_MAX as u32);
+/// Numbers without files that are cleared at a time, since the counters of all are looked at.
+const CLEARED: usize = 64;
 /// PostgreSQL's, unless it was built with another one.
 const SEGMENT_BYTES: u64 = 1 << 30;
+/// Of a table of PostgreSQL, which has at most 32 TiB.
+const SEGMENTS_MAX: u64 = 32 << 10;
 /// Directories whose files belong together and have no order.
 const TOGETHER: [&str; 8] = [
     "pg_wal",
@@ -41,9 +44,9 @@ const TOGETHER: [&str; 8] = [
     "diagnostic.data",
 ];
 
-/// The relation of a file, and its position in it.
+/// The name of a file's relation, and the file's position in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
+struct Named {
     relation: String,
     /// Bytes of the relation before this file, if its files have an order.
     before: Option<u64>,
@@ -61,7 +64,7 @@ fn postgres(name: &str) -> Option<(String, u64)> {
         None => (name, 0u64),
     };
     let number = ["_fsm", "_vm", "_init"].iter().find_map(|fork| stem.strip_suffix(fork)).unwrap_or(stem);
-    let before = segment.checked_mul(SEGMENT_BYTES)?;
+    let before = (segment < SEGMENTS_MAX).then(|| segment * SEGMENT_BYTES)?;
     if is_number(number) {
         return Some((stem.to_owned(), before));
     }
@@ -69,14 +72,14 @@ fn postgres(name: &str) -> Option<(String, u64)> {
     (is_number(backend) && is_number(number)).then(|| ("t*".to_owned(), before))
 }
 
-fn part_of(path: &Path) -> Part {
+fn named(path: &Path) -> Named {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parent = path.parent().unwrap_or(Path::new(""));
     let directory = parent.file_name().unwrap_or_default().to_string_lossy();
     let within =
-        |name: &str, before| Part { relation: parent.join(name).to_string_lossy().into_owned(), before };
+        |name: &str, before| Named { relation: parent.join(name).to_string_lossy().into_owned(), before };
     if TOGETHER.contains(&&*directory) {
-        return Part { relation: parent.to_string_lossy().into_owned(), before: None };
+        return Named { relation: parent.to_string_lossy().into_owned(), before: None };
     }
     if (is_number(&directory) || directory == "global")
         && let Some((relation, before)) = postgres(&name)
@@ -92,98 +95,164 @@ fn part_of(path: &Path) -> Part {
 
 /// A name under which every byte of the file has one position, and the bytes before it.
 pub(crate) fn position_of(path: &Path) -> (String, u64) {
-    let part = part_of(path);
-    match part.before {
-        Some(before) => (part.relation, before),
+    let named = named(path);
+    match named.before {
+        Some(before) => (named.relation, before),
         None => (path.to_string_lossy().into_owned(), 0),
     }
 }
 
-/// What a range of addresses holds.
-#[derive(Clone, Copy, Debug)]
-struct Content {
-    bytes: u64,
-    relation: Relation,
-    /// Position of its first byte in the relation.
-    position: u64,
+/// A file as a part of a numbered relation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub relation: Relation,
+    before: Option<u64>,
+}
+
+impl Part {
+    /// The position in the relation of the byte at `offset` of the file. Without an order of files
+    /// it is that of the cache's address space.
+    pub fn position(&self, offset: u64, address: u64) -> u64 {
+        self.before.map_or(address, |before| before.saturating_add(offset))
+    }
+}
+
+/// A number, and whose it is.
+#[derive(Debug, Default)]
+struct Number {
+    /// None of one that waits for its next relation.
+    name: Option<Arc<str>>,
+    /// Files with cached blocks.
+    files: u32,
+    /// When the last of them left.
+    idle_since: u64,
+    /// Known length, bytes.
+    length: u64,
+    /// What the cache had counted for earlier relations of this number.
+    earlier: RelationStats,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    names: Vec<Arc<str>>,
-    numbers: HashMap<Arc<str>, Relation>,
-    /// Known lengths of the relations, bytes.
-    lengths: Vec<u64>,
-    /// By first address.
-    contents: BTreeMap<u64, Content>,
+    numbers: Vec<Number>,
+    by_name: HashMap<Arc<str>, Relation>,
+    /// Numbers without files. They keep their relation, which may come back, until others need one.
+    idle: BTreeMap<u64, Relation>,
+    cleared: Vec<Relation>,
+    clock: u64,
 }
 
 impl Table {
-    fn number(&mut self, name: &str) -> Relation {
-        let name = match self.names.len() + 1 < RELATIONS_MAX || self.numbers.contains_key(name) {
-            true => name,
-            false => OTHERS,
-        };
-        if let Some(&number) = self.numbers.get(name) {
-            return number;
+    /// The number of a relation, and whether another one had it before.
+    fn number(&mut self, name: &str, counted: impl FnOnce() -> Vec<RelationStats>) -> (Relation, bool) {
+        if let Some(&relation) = self.by_name.get(name) {
+            return (relation, false);
         }
-        let (number, name) = (Relation(self.names.len() as u32), Arc::<str>::from(name));
-        self.names.push(Arc::clone(&name));
-        self.lengths.push(0);
-        self.numbers.insert(name, number);
-        number
+        let is_new = self.numbers.len() < RELATIONS_MAX;
+        if is_new {
+            self.cleared.push(Relation(self.numbers.len() as u32));
+            self.numbers.push(Number::default());
+        } else if self.cleared.is_empty() && !self.idle.is_empty() {
+            self.clear(&counted());
+        }
+        let Some(relation) = self.cleared.pop() else { return (OTHERS, false) };
+        let name = Arc::<str>::from(name);
+        self.numbers[relation.0 as usize].name = Some(Arc::clone(&name));
+        self.by_name.insert(name, relation);
+        (relation, !is_new)
+    }
+
+    /// Takes the numbers that had no files for the longest time.
+    fn clear(&mut self, counted: &[RelationStats]) {
+        for _ in 0..CLEARED {
+            let Some((_, relation)) = self.idle.pop_first() else { break };
+            let earlier = counted.iter().find(|stats| stats.relation == Some(relation));
+            let earlier = earlier.copied().unwrap_or_default();
+            let before = std::mem::replace(
+                &mut self.numbers[relation.0 as usize],
+                Number { earlier, ..Number::default() },
+            );
+            before.name.and_then(|name| self.by_name.remove(&name));
+            self.cleared.push(relation);
+        }
+        // The oldest is the next.
+        self.cleared.reverse();
     }
 }
 
-/// The relations of all addresses.
+/// The numbers of relations.
 #[derive(Debug)]
 pub(crate) struct RelationTable {
     block_bytes: u64,
-    table: RwLock<Table>,
+    table: Mutex<Table>,
 }
 
 impl RelationTable {
     pub fn new(block_bytes: u64) -> RelationTable {
-        RelationTable { block_bytes, table: RwLock::default() }
+        RelationTable { block_bytes, table: Mutex::default() }
     }
 
-    /// Notes that these extents are of the file `path`, which has `length` bytes. Returns the
-    /// relation's length in blocks if it is longer than known.
-    pub fn put(&self, path: &Path, extents: &Extents, length: u64) -> Option<(Relation, u64)> {
-        let part = part_of(path);
-        let mut table = self.table.write();
-        let relation = table.number(&part.relation);
-        for (extent, &address) in extents.0.iter().enumerate().filter(|(_, address)| **address != NOWHERE) {
-            let offset = start_of(extent);
-            let position = part.before.map_or(address, |before| before.saturating_add(offset));
-            table.contents.insert(address, Content { bytes: length_of(extent), relation, position });
+    /// Counts the file `path`, which has `length` bytes, to its relation. Returns the relation's
+    /// length in blocks if the cache should learn of it.
+    ///
+    /// `counted` gets what the cache has counted.
+    pub fn take(
+        &self,
+        path: &Path,
+        length: u64,
+        counted: impl FnOnce() -> Vec<RelationStats>,
+    ) -> (Part, Option<u64>) {
+        let Named { relation: name, before } = named(path);
+        let mut table = self.table.lock();
+        let (relation, is_reused) = table.number(&name, counted);
+        let part = Part { relation, before };
+        if relation == OTHERS {
+            return (part, None);
         }
-        let length = part.before?.saturating_add(length);
-        let known = &mut table.lengths[relation.0 as usize];
-        let has_grown = length > *known && &*table.names[relation.0 as usize] != OTHERS;
-        has_grown.then(|| {
-            table.lengths[relation.0 as usize] = length;
-            (relation, length.div_ceil(self.block_bytes))
-        })
+        let number = &mut table.numbers[relation.0 as usize];
+        number.files += 1;
+        let idle_since = number.idle_since;
+        let length = before.map_or(0, |before| before.saturating_add(length));
+        let is_news = length > number.length || is_reused;
+        number.length = number.length.max(length);
+        table.idle.remove(&idle_since);
+        (part, is_news.then(|| length.div_ceil(self.block_bytes)))
     }
 
-    /// Nobody uses the addresses from `address` any more.
-    pub fn remove(&self, address: u64) {
-        self.table.write().contents.remove(&address);
+    /// A file of the relation has no more cached blocks.
+    pub fn let_go(&self, relation: Relation) {
+        let table = &mut *self.table.lock();
+        let number = table.numbers.get_mut(relation.0 as usize).filter(|number| number.files > 0);
+        let Some(number) = number else { return };
+        number.files -= 1;
+        if number.files == 0 {
+            table.clock += 1;
+            number.idle_since = table.clock;
+            table.idle.insert(table.clock, relation);
+        }
     }
 
-    pub fn name(&self, relation: Relation) -> Option<Arc<str>> {
-        self.table.read().names.get(relation.0 as usize).cloned()
+    #[cfg(test)]
+    pub fn numbers_with_files(&self) -> usize {
+        self.table.lock().numbers.iter().filter(|number| number.files > 0).count()
     }
-}
 
-impl Relations for RelationTable {
-    fn relation(&self, block: u64) -> Option<(Relation, u64)> {
-        let address = block * self.block_bytes;
-        let table = self.table.read();
-        let (start, content) = table.contents.range(..=address).next_back()?;
-        let within = address - start;
-        (within < content.bytes).then(|| (content.relation, (content.position + within) / self.block_bytes))
+    /// What the cache counted for each relation, by name.
+    pub fn by_name(&self, counted: Vec<RelationStats>) -> Vec<(Arc<str>, RelationStats)> {
+        let table = self.table.lock();
+        let named = |mut stats: RelationStats| {
+            let relation = stats.relation?;
+            if relation == OTHERS {
+                return Some((Arc::from("(others)"), stats));
+            }
+            let Number { name, earlier, .. } = table.numbers.get(relation.0 as usize)?;
+            stats.hits = stats.hits.saturating_sub(earlier.hits);
+            stats.misses = stats.misses.saturating_sub(earlier.misses);
+            stats.writes = stats.writes.saturating_sub(earlier.writes);
+            stats.admissions = stats.admissions.saturating_sub(earlier.admissions);
+            Some((name.clone()?, stats))
+        };
+        counted.into_iter().filter_map(named).collect()
     }
 }
 
@@ -192,8 +261,8 @@ mod tests {
     use super::*;
 
     fn relation(path: &str) -> (String, Option<u64>) {
-        let part = part_of(Path::new(path));
-        (part.relation, part.before)
+        let found = named(Path::new(path));
+        (found.relation, found.before)
     }
 
     #[test]
@@ -208,6 +277,10 @@ mod tests {
             ("base/5/t3_16450", "base/5/t*", None),
             ("base/5/t3_16450_fsm.1", "base/5/t*", None),
             ("base/5/PG_VERSION", "base/5/PG_VERSION", Some(0)),
+            ("base/5/16384.32767", "base/5/16384", Some((32 << 40) - (1 << 30))),
+            // No table has as many bytes.
+            ("base/5/16384.32768", "base/5/16384.32768", Some(0)),
+            ("5/1.17179869183", "5/1.*", None),
             ("base/5/16384.99999999999999999999", "base/5/16384.*", None),
             ("base/pgsql_tmp/pgsql_tmp12.0", "base/pgsql_tmp", None),
             ("pg_wal/000000010000000000000001", "pg_wal", None),
@@ -226,48 +299,56 @@ mod tests {
         }
     }
 
-    #[test]
-    fn addresses_have_the_relation_of_their_file() {
-        let relations = RelationTable::new(4096);
-        let at = |extent, address| {
-            let mut extents = Extents::default();
-            extents.0[extent] = address;
-            extents
-        };
-        let longer = relations.put(Path::new("base/5/7.1"), &at(1, 8 << 20), 3 << 20);
-        assert_eq!(longer, Some((Relation(0), (1027 << 20) / 4096)));
-        assert_eq!(relations.put(Path::new("base/5/7"), &at(0, 4 << 20), 1 << 30), None);
-        assert_eq!(relations.put(Path::new("pg_wal/1"), &at(0, 2 << 20), 1 << 20), None);
-        assert_eq!(relations.relation((8 << 20) / 4096 + 2), Some((Relation(0), (1025 << 20) / 4096 + 2)));
-        assert_eq!(relations.relation((4 << 20) / 4096), Some((Relation(0), 0)));
-        assert_eq!(relations.relation((2 << 20) / 4096 + 1), Some((Relation(1), (2 << 20) / 4096 + 1)));
-        // Before, between and behind them.
-        assert_eq!([0, (3 << 20) / 4096, (9 << 20) / 4096].map(|block| relations.relation(block)), [None; 3]);
-        relations.remove(4 << 20);
-        assert_eq!(relations.relation((4 << 20) / 4096), None);
-        assert_eq!(
-            (relations.name(Relation(0)).as_deref(), relations.name(Relation(7))),
-            (Some("base/5/7"), None)
-        );
+    fn take(relations: &RelationTable, path: &str, length: u64) -> (Part, Option<u64>) {
+        relations.take(Path::new(path), length, || panic!("numbers are left"))
     }
 
     #[test]
-    fn too_many_relations_share_one() {
+    fn files_of_a_relation_share_its_number_and_length() {
         let relations = RelationTable::new(4096);
-        for file in 0..RELATIONS_MAX as u64 + 10 {
-            let mut extents = Extents::default();
-            extents.0[0] = file << 20;
-            relations.put(Path::new(&format!("{file}.db")), &extents, 1 << 20);
+        let (second, length) = take(&relations, "base/5/7.1", 3 << 20);
+        assert_eq!((second.relation, length), (Relation(0), Some((1027 << 20) / 4096)));
+        assert_eq!(second.position(1 << 20, 8 << 20), 1025 << 20);
+        let (first, length) = take(&relations, "base/5/7", 1 << 30);
+        assert_eq!((first.relation, first.position(5, 8 << 20), length), (Relation(0), 5, None));
+        let (log, length) = take(&relations, "pg_wal/1", 1 << 20);
+        assert_eq!((log.relation, log.position(5, 8 << 20), length), (Relation(1), 8 << 20, None));
+        assert_eq!(first.position(u64::MAX, 0), u64::MAX);
+        assert_eq!(second.position(u64::MAX, 0), u64::MAX);
+    }
+
+    fn counted(relation: u32, hits: u64) -> RelationStats {
+        RelationStats { relation: Some(Relation(relation)), hits, ..RelationStats::default() }
+    }
+
+    #[test]
+    fn numbers_without_files_go_to_other_relations_and_count_from_zero() {
+        let relations = RelationTable::new(4096);
+        for file in 0..RELATIONS_MAX {
+            let (part, _) = take(&relations, &format!("{file}.db"), 4096);
+            assert_eq!(part.relation, Relation(file as u32));
         }
-        let last = Relation(RELATIONS_MAX as u32 - 1);
-        assert_eq!(
-            (relations.name(last).as_deref(), relations.name(Relation(last.0 + 1))),
-            (Some(OTHERS), None)
-        );
-        assert_eq!(
-            relations.relation((RELATIONS_MAX as u64 + 5) << 8).map(|(relation, _)| relation),
-            Some(last)
-        );
-        assert_eq!(relations.relation(5 << 8).map(|(relation, _)| relation), Some(Relation(5)));
+        // All have files.
+        assert_eq!(take(&relations, "more.db", 4096).0.relation, OTHERS);
+        relations.let_go(OTHERS);
+        let again = take(&relations, "7.db", 4096).0;
+        for relation in [again.relation, Relation(9), Relation(8), Relation(5), Relation(7)] {
+            relations.let_go(relation);
+        }
+        // One comes back, with all it had.
+        assert_eq!(take(&relations, "9.db", 4096), (Part { relation: Relation(9), before: Some(0) }, None));
+        let counts = || vec![counted(5, 50), counted(7, 70), counted(8, 80), counted(9, 90)];
+        let (part, length) = relations.take(Path::new("new.db"), 0, counts);
+        assert_eq!((part.relation, length), (Relation(8), Some(0)));
+        let names = |counted| -> Vec<(String, u64)> {
+            let found = relations.by_name(counted).into_iter();
+            found.map(|(name, stats)| (name.to_string(), stats.hits)).collect()
+        };
+        let later = vec![counted(5, 50), counted(8, 81), counted(9, 91), counted(OTHERS.0, 3)];
+        let expected = [("new.db", 1), ("9.db", 91), ("(others)", 3)];
+        assert_eq!(names(later), expected.map(|(name, hits)| (name.to_owned(), hits)));
+        // Those that were cleared with it are the next, and then there are none.
+        let next = ["a.db", "b.db", "c.db"].map(|path| take(&relations, path, 1).0.relation);
+        assert_eq!(next, [Relation(5), Relation(7), OTHERS]);
     }
 }

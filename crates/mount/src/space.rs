@@ -6,8 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_cache::{Cached, RelationStats};
 
-use crate::extents::Extents;
-use crate::relations::RelationTable;
+use crate::relations::{Part, RelationTable};
 
 /// Blocks that are freed at a time, since other accesses wait meanwhile.
 const FREE_BLOCKS: u64 = 4096;
@@ -15,23 +14,30 @@ const FREE_BLOCKS: u64 = 4096;
 /// The addresses of all files.
 #[derive(Debug)]
 pub(crate) struct Space {
-    relations: Arc<RelationTable>,
+    pub relations: RelationTable,
     block_bytes: u64,
     /// Unused addresses in which there may be blocks.
     unused: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Space {
-    pub fn new(relations: Arc<RelationTable>, block_bytes: u64, unused: Vec<(u64, u64)>) -> Space {
-        Space { relations, block_bytes, unused: Mutex::new(unused) }
+    pub fn new(block_bytes: u64, unused: Vec<(u64, u64)>) -> Space {
+        Space { relations: RelationTable::new(block_bytes), block_bytes, unused: Mutex::new(unused) }
     }
 
-    /// Notes that these extents are of the file `path`, and tells the cache how long its relation
+    /// Counts the file `path` of `length` bytes to its relation, and tells the cache how long that
     /// is.
-    pub fn assign(&self, cached: &Cached, path: &Path, extents: &Extents, length: u64) {
-        if let Some((relation, blocks)) = self.relations.put(path, extents, length) {
-            cached.relation_size(relation, blocks);
+    pub fn take_part(&self, cached: &Cached, path: &Path, length: u64) -> Part {
+        let (part, blocks) = self.relations.take(path, length, || cached.relation_stats());
+        if let Some(blocks) = blocks {
+            cached.relation_size(part.relation, blocks);
         }
+        part
+    }
+
+    /// The file has no more cached blocks, or is of another relation.
+    pub fn let_go(&self, part: Part) {
+        self.relations.let_go(part.relation);
     }
 
     /// Nobody uses these ranges any more, and nobody will.
@@ -54,13 +60,11 @@ impl Space {
                     done += step;
                 }
             }
-            self.relations.remove(address);
         }
     }
 
     /// The events of each relation, with its name.
     pub fn relation_stats(&self, cached: &Cached) -> Vec<(Arc<str>, RelationStats)> {
-        let known = cached.relation_stats().into_iter();
-        known.filter_map(|stats| Some((self.relations.name(stats.relation?)?, stats))).collect()
+        self.relations.by_name(cached.relation_stats())
     }
 }

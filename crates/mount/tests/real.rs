@@ -4,12 +4,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, RenameFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
-use terrace_mount::{Mount, MountCache, MountConfig, MountStats};
+use terrace_mount::{Mount, MountCache, MountConfig, MountStats, Observed, Observer};
 
 const MIB: usize = 1 << 20;
 
@@ -591,4 +592,69 @@ fn blocks_count_for_the_relation_of_their_file_whatever_its_name_was() {
     read_twice(&scene.at("base/5/7.1"));
     assert!(blocks(&mount, "base/5/7").0 >= 256);
     mount.unmount().expect("the end");
+}
+
+/// The relation of the last request.
+#[derive(Debug, Default)]
+struct Latest(Mutex<String>);
+
+impl Observer for Latest {
+    fn note(&self, observed: &Observed<'_>) {
+        observed.relation.clone_into(&mut self.0.lock().expect("no panic"));
+    }
+}
+
+/// Programs keep files open while these and their directories get other names.
+#[test]
+fn requests_are_told_and_counted_by_the_present_name() {
+    for is_cached in [false, true] {
+        let Some(scene) = Scene::new() else { return };
+        let (mut config, latest) = (scene.config(), Arc::new(Latest::default()));
+        let cache = MountCache::new(scene.directory.path().join("fast/cache"), 16 << 20);
+        (config.cache, config.observer) = (is_cached.then_some(cache), Some(Arc::clone(&latest) as _));
+        let mount = Mount::start(&config).expect("a mount");
+        fs::create_dir(scene.at("d")).expect("a directory");
+        fs::create_dir(scene.at("deep")).expect("a directory");
+        fs::write(scene.at("d/a"), bytes(1, MIB)).expect("a file");
+        let file = open(&scene.at("d/a"));
+        let is_named = |name: &str| {
+            for _ in 0..2 {
+                file.write_all_at(&bytes(2, 65536), 65536).expect("written");
+                assert_eq!(*latest.0.lock().expect("no panic"), name);
+            }
+            let relations = mount.watch().relations();
+            let found = relations.iter().find(|relation| relation.name == name);
+            let writes = found.map_or(0, |relation| relation.writes);
+            assert!(!is_cached || writes >= 30, "{name}: {relations:?}");
+        };
+        let rename = |from: &str, to: &str| fs::rename(scene.at(from), scene.at(to)).expect("a rename");
+        is_named("d/a");
+        rename("d/a", "d/b");
+        is_named("d/b");
+        rename("d", "e");
+        is_named("e/b");
+        rename("e", "deep/f");
+        is_named("deep/f/b");
+        rename("deep", "deeper");
+        is_named("deeper/f/b");
+        // As some programs rename files.
+        fs::hard_link(scene.at("deeper/f/b"), scene.at("c")).expect("a link");
+        fs::remove_file(scene.at("deeper/f/b")).expect("removed");
+        is_named("c");
+        fs::write(scene.at("other"), "x").expect("a file");
+        let flags = RenameFlags::EXCHANGE;
+        rustix::fs::renameat_with(CWD, scene.at("other"), CWD, scene.at("c"), flags).expect("an exchange");
+        is_named("other");
+        // Past the mount it shows at the next look-up.
+        fs::rename(scene.slow("other"), scene.slow("past")).expect("a rename");
+        File::open(scene.at("past")).expect("a file");
+        is_named("past");
+        rename("c", "past");
+        is_named("past");
+        fs::rename(scene.slow("deeper"), scene.slow("d")).expect("a rename");
+        fs::write(scene.at("d/f/b"), bytes(1, MIB)).expect("a file");
+        assert_eq!(*latest.0.lock().expect("no panic"), "d/f/b");
+        drop(file);
+        mount.unmount().expect("the end");
+    }
 }

@@ -28,7 +28,7 @@ pub struct MountArgs {
     /// Threads that serve requests
     #[arg(long, default_value_t = 16, value_parser = threads())]
     pub threads: u16,
-    /// Show statistics by HTTP at this address, such as 127.0.0.1:9187: a live page at /, those for
+    /// Show statistics by HTTP at this address, such as 127.0.0.1:9480: a live page at /, those for
     /// Prometheus at /metrics, JSON at /stats.json
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<SocketAddr>,

@@ -1,5 +1,6 @@
 //! `terrace mount`
 
+mod http;
 mod metrics;
 mod recorder;
 
@@ -70,13 +71,25 @@ pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
     let (source, mountpoint) = (escape::path(&args.source), escape::path(&args.mountpoint));
     // A reader that has gone does not end the mount.
     let _ = print(output, format_args!("mounted {source} on {mountpoint} {what}\n"));
-    let page = page.map(|page| page.serve(mount.watch(), args)).transpose()?;
-    if let Some(page) = &page {
-        let _ = print(output, format_args!("statistics at http://{}/\n", page.address()));
+    let serving = match page {
+        Some(page) => {
+            let address = page.address();
+            let serving = page.serve(mount.watch(), args)?;
+            let _ = print(output, format_args!("statistics at http://{address}/\n"));
+            Some(serving)
+        }
+        None => None,
+    };
+    let stats = mount.wait(|| interrupt::check().is_err()).map_err(failure);
+    // Before all that may fail, since it writes the rest of the trace.
+    let recorded = recorder.map(|recorder| recorder.finish()).transpose();
+    drop(serving);
+    if let (Err(_), Err(error)) = (&stats, &recorded) {
+        tracing::warn!(%error, "the trace is not whole");
     }
-    let _ = output.flush();
-    let stats = mount.wait(|| interrupt::check().is_err()).map_err(failure)?;
-    drop(page);
-    print(output, format_args!("{stats}\n"))?;
-    recorder.map_or(Ok(()), |recorder| recorder.finish(output))
+    let printed = print(output, format_args!("{}\n", stats?));
+    if let Some(recorded) = recorded? {
+        print(output, format_args!("{recorded}\n"))?;
+    }
+    printed
 }

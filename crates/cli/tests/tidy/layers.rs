@@ -63,7 +63,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "mount",
         &[
-            &["planted", "stamp", "extents", "counters", "slow_calls", "caller"],
+            &["planted", "stamp", "extents", "counters", "slow_calls", "caller", "links"],
             &["lower", "file_state", "map", "relations"],
             &["observer", "space"],
             &["slow"],

@@ -3,14 +3,16 @@
 //! A directed script of each bug must fail with it and pass without.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace_io::FileDirectory;
+use terrace_io::{BlockDevice, FileDirectory};
 
 use super::*;
+use crate::links::Links;
 use crate::map::{Owner, kill};
 use crate::planted::plant;
 use crate::stamp::Stamp;
@@ -31,6 +33,8 @@ struct Content {
     writes_left: Option<usize>,
     /// Bytes from here on cannot be read.
     fails_from: Option<usize>,
+    /// The next read says that it has begun, and waits.
+    gate: Option<(Sender<()>, Receiver<()>)>,
 }
 
 impl MemoryFile {
@@ -42,6 +46,7 @@ impl MemoryFile {
             now: 100,
             writes_left: None,
             fails_from: None,
+            gate: None,
         })))
     }
 
@@ -71,6 +76,11 @@ impl Lower for MemoryFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let gate = self.0.lock().gate.take();
+        if let Some((begun, wait)) = gate {
+            begun.send(()).expect("the test listens");
+            wait.recv().expect("the test ends the wait");
+        }
         let content = self.0.lock();
         if content.fails_from.is_some_and(|from| from < offset as usize + buffer.len()) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
@@ -108,17 +118,15 @@ struct Scene {
     cache: Option<FileCache>,
 }
 
+fn state(id: FileId, name: &str) -> Arc<FileState> {
+    FileState::new(id, Links::new(&Arc::default(), name.as_ref()))
+}
+
 impl Scene {
     fn new(quiet: Duration) -> Scene {
         let folder = tempfile::tempdir().expect("a directory");
         let lower = MemoryFile::new((0..FILE).map(|at| (at / 100) as u8).collect());
-        let mut scene = Scene {
-            folder,
-            quiet,
-            lower,
-            state: FileState::new(FileId::default(), "a.db".into()),
-            cache: None,
-        };
+        let mut scene = Scene { folder, quiet, lower, state: state(FileId::default(), "a.db"), cache: None };
         scene.open();
         scene
     }
@@ -132,7 +140,7 @@ impl Scene {
         let counters = Arc::new(Counters::default());
         let cache = FileCache::open(found, &directory, "cache", config, clockwork, counters);
         self.cache = Some(cache.expect("a cache"));
-        self.state = FileState::new(FileId { device: 1, inode: 3, born: [0; 2] }, "b.db".into());
+        self.state = state(FileId { device: 1, inode: 3, born: [0; 2] }, "b.db");
     }
 
     /// Ends without a close, as after a kill, and opens again.
@@ -341,14 +349,15 @@ fn catches_reuse_filled() {
         scene.cache().maintain();
         let lower = scene.lower();
         let mut late = AlignedBuffer::zeroed(FILE / BLOCK * BLOCK);
-        let filled = through(Some(&lower), 0, address, || scene.cache().cached.read_at(address, &mut late));
+        let filled =
+            through(Some(&lower), None, (0, address), || scene.cache().cached.read_at(address, &mut late));
         filled.0.expect("read");
         scene.lower.change(|content| content.fill(2));
         scene.read(0, 10);
         scene.state.lock().extents = Extents::default();
         scene.reopen();
         // Another file, perhaps at the address that was freed.
-        scene.state = FileState::new(FileId { device: 1, inode: 4, born: [0; 2] }, "b.db".into());
+        scene.state = state(FileId { device: 1, inode: 4, born: [0; 2] }, "b.db");
         scene.check();
     });
 }
@@ -363,7 +372,7 @@ fn a_file_without_extents_leaves_no_record() {
     scene.cache().finish(&scene.state, &*scene.lower, &change, Some((0, FILE as u64)));
     assert!(scene.state.lock().extents.is_empty());
     scene.cache().forget(&scene.state, false);
-    scene.state = FileState::new(scene.state.id, "a.db".into());
+    scene.state = state(scene.state.id, "a.db");
     scene.check();
     scene.reopen();
     let before = scene.hits();
@@ -378,6 +387,120 @@ fn an_error_after_some_bytes_is_not_the_end_of_the_file() {
     let read = scene.cache().read(&scene.state, &scene.lower(), 0, FILE);
     assert_eq!(read.expect_err("a bad block").raw_os_error(), Some(libc::EIO));
     assert_eq!(scene.read(0, 2 * BLOCK), scene.lower.bytes()[..2 * BLOCK]);
+}
+
+/// Whether the cache had all bytes.
+fn is_cached(scene: &Scene, offset: usize, length: usize) -> bool {
+    let read = scene.cache().read(&scene.state, &scene.lower(), offset as u64, length);
+    read.expect("read").is_cached
+}
+
+#[test]
+fn a_read_to_the_end_of_a_cached_file_needs_only_the_cache() {
+    let scene = Scene::new(AT_ONCE);
+    assert!(!is_cached(&scene, 0, FILE + BLOCK));
+    assert!(is_cached(&scene, 0, FILE + BLOCK) && is_cached(&scene, FILE - BLOCK, 3 * BLOCK));
+    // The last block is not whole, so it is not cached.
+    scene.lower.change(|bytes| bytes.push(1));
+    assert!(!is_cached(&scene, 0, FILE + BLOCK));
+    assert!(!is_cached(&scene, 0, FILE + BLOCK) && is_cached(&scene, 0, FILE));
+}
+
+/// Waits until a thread of this process sleeps.
+fn wait_for_sleep(thread: rustix::process::Pid) {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let sleeps = || std::fs::read_to_string(&path).expect("a thread").contains(") S ");
+    // Once may be the wait for a short lock.
+    while !(0..10).all(|_| sleeps()) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_read_that_waits_for_the_same_blocks_is_not_one_of_the_cache() {
+    let scene = Scene::new(AT_ONCE);
+    let ((begun, has_begun), (release, wait)) = (channel(), channel());
+    scene.lower.0.lock().gate = Some((begun, wait));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| is_cached(&scene, 0, 4 * BLOCK));
+        has_begun.recv().expect("the first read");
+        let (tell, thread) = channel();
+        let scene = &scene;
+        let second = scope.spawn(move || {
+            tell.send(rustix::thread::gettid()).expect("the test listens");
+            is_cached(scene, 0, 4 * BLOCK)
+        });
+        wait_for_sleep(thread.recv().expect("the second read"));
+        release.send(()).expect("the first read waits");
+        assert!(!first.join().expect("read") && !second.join().expect("read"));
+    });
+    // The wait was for the first one, not for the file.
+    assert!(is_cached(&scene, 0, 4 * BLOCK));
+    assert_eq!(scene.cache().stats().0.misses, 4);
+}
+
+/// A relation without cached files gives its number back, and is counted on if it returns.
+#[test]
+fn files_without_cached_blocks_hold_no_number() {
+    let scene = Scene::new(AT_ONCE);
+    let cache = scene.cache();
+    let held = || cache.space.relations.numbers_with_files();
+    let ends: [&dyn Fn(&FileState); 5] = [
+        &|file| cache.forget(file, false),
+        &|file| cache.distrust(file),
+        // A change past the mount; a read behind the last block takes no extent.
+        &|file| {
+            scene.lower.change(|bytes| bytes[0] += 1);
+            cache.read(file, &scene.lower(), FILE as u64, 1).expect("read");
+        },
+        // The last extent goes at the end of a change.
+        &|file| {
+            let change = cache.begin(file, &*scene.lower).expect("begun");
+            file.lock().extents = Extents::default();
+            cache.finish(file, &*scene.lower, &change, None);
+        },
+        &|file| cache.forget(file, true),
+    ];
+    for (number, end) in ends.iter().enumerate() {
+        let file = state(FileId { device: 1, inode: 50 + number as u64, born: [0; 2] }, "a.db");
+        cache.read(&file, &scene.lower(), 0, BLOCK).expect("read");
+        assert_eq!(held(), 1, "{number}");
+        // Another name is another relation.
+        file.links.renamed(None, (&Arc::default(), "b.db".as_ref()));
+        cache.renamed(&file);
+        assert_eq!(held(), 1, "{number}");
+        end(&file);
+        assert_eq!(held(), 0, "{number}");
+    }
+    let relations = cache.relation_stats();
+    assert_eq!((relations.len(), &*relations[0].0, relations[0].1.misses), (1, "a.db", 5));
+}
+
+/// A new name of a file that is not cached takes no number.
+#[test]
+fn an_uncached_file_takes_no_number_when_it_is_renamed() {
+    let scene = Scene::new(AT_ONCE);
+    scene.cache().renamed(&scene.state);
+    assert_eq!(scene.cache().space.relations.numbers_with_files(), 0);
+}
+
+/// The cache counts 4096 numbers, one of which is that of no relation.
+#[test]
+fn more_relations_than_numbers_are_counted_as_others() {
+    let scene = Scene::new(AT_ONCE);
+    let (lower, mut block) = (scene.lower(), AlignedBuffer::zeroed(BLOCK));
+    let read = through(Some(&lower), None, (0, 1 << 40), || {
+        scene.cache().cached.read_at(1 << 40, &mut block).expect("read");
+    });
+    assert!(read.1.was_read);
+    for inode in 100..4200 {
+        let file = state(FileId { device: 1, inode, born: [0; 2] }, &format!("{inode}.db"));
+        scene.cache().read(&file, &scene.lower(), 0, BLOCK).expect("read");
+    }
+    let relations = scene.cache().relation_stats();
+    let others = relations.iter().find(|(name, _)| &**name == "(others)").expect("others");
+    assert_eq!((others.1.misses, relations.len()), (6, 4095));
+    assert!(relations.iter().all(|(name, stats)| stats.misses == 1 || &**name == "(others)"));
 }
 
 /// A kill in the middle of a write, within one tick of the clock.
