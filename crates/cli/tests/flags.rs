@@ -40,7 +40,21 @@ const COMMANDS: &[Row] = &[
     ),
     ("devices", &[OUTPUT], &["store"]),
     #[cfg(feature = "mount")]
-    ("mount", &[CACHE], &["block-size", "trace", "threads", "metrics", "read-only", "allow-other", "config"]),
+    (
+        "mount",
+        &[CACHE],
+        &[
+            "block-size",
+            "trace",
+            "threads",
+            "metrics",
+            "control",
+            "no-passthrough",
+            "read-only",
+            "allow-other",
+            "config",
+        ],
+    ),
     ("completions", &[], &[]),
     ("man", &[], &[]),
 ];

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -327,6 +328,44 @@ fn a_trace_has_what_programs_asked_for() {
 }
 
 #[test]
+fn queries_are_told_by_a_socket() {
+    let Some(scene) = Scene::new() else { return };
+    let socket = scene.at("control");
+    let cache = format!("--cache=file:{},16MiB", scene.at("fast/cache").display());
+    let control = format!("--control={}", socket.display());
+    let flags = [&*cache, "--cache-eviction=heuristicdb", &*control];
+    let running = scene.start(&flags);
+    assert_eq!(fs::metadata(&socket).expect("a socket").permissions().mode() & 0o777, 0o600);
+    let mut client = UnixStream::connect(&socket).expect("a client");
+    client.write_all(b"17 base/5/16384 base/5/16385\n18\n\n\n-1 base/5/16384\n").expect("told");
+    let mut said = String::new();
+    client.read_to_string(&mut said).expect("an answer");
+    assert_eq!(said, "\"-1\" is not the number of a query\n");
+    // A client that says nothing does not keep the mount.
+    let silent = UnixStream::connect(&socket).expect("a client");
+    running.signal(Signal::TERM);
+    running.ends();
+    assert!(!socket.exists());
+    drop(silent);
+    // The socket of a killed mount is in nobody's way, another file is left as it is.
+    scene.start(&flags).kill();
+    assert!(socket.exists());
+    let running = scene.start(&flags);
+    let refused = || {
+        let mut command = terrace();
+        command.arg("mount").arg(scene.at("slow")).arg(scene.at("other")).args(flags);
+        String::from_utf8(command.output().expect("the command").stderr).expect("text")
+    };
+    fs::create_dir(scene.at("other")).expect("a directory");
+    assert!(refused().contains("cannot listen") && socket.exists());
+    running.signal(Signal::TERM);
+    running.ends();
+    fs::write(&socket, "mine").expect("a file");
+    assert!(refused().contains("cannot listen"));
+    assert_eq!(fs::read(&socket).expect("a file"), b"mine");
+}
+
+#[test]
 fn wrong_arguments_are_refused() {
     let folder = tempfile::tempdir().expect("a directory");
     let (slow, empty) = (folder.path().join("slow"), folder.path().join("empty"));
@@ -344,6 +383,7 @@ fn wrong_arguments_are_refused() {
     refused(&[&slow, &slow], &[], "is in");
     refused(&[&slow, &empty], &["--block-size=8KiB"], "--cache");
     refused(&[&slow, &empty], &["--metrics=here"], "--metrics");
+    refused(&[&slow, &empty], &["--control=here"], "--cache");
     let trace = format!("--trace={}", folder.path().join("asked.pgt").display());
     refused(&[&slow, &slow], &[&trace], "is in");
     assert!(!folder.path().join("asked.pgt").exists());

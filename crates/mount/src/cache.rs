@@ -26,11 +26,13 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
+use terrace_cache::policy::Relation;
 use terrace_cache::{CacheConfig, CacheError, CacheStats, Cached, RelationStats, Start};
 use terrace_io::{AlignedBuffer, Directory};
 
@@ -40,6 +42,7 @@ use crate::file_state::{Change, FileState, Inner};
 use crate::lower::Lower;
 use crate::map::{FileMap, Found, Record};
 use crate::planted::{MountBug, planted};
+use crate::queries::QueryChange;
 use crate::slow::{LentRelations, SlowFiles, through};
 use crate::slow_calls::AbortOnPanic;
 use crate::space::Space;
@@ -156,6 +159,19 @@ impl FileCache {
         self.space.relation_stats(&self.cached)
     }
 
+    /// The relation that a file belongs to, if blocks of it are or were cached.
+    pub fn relation_of(&self, path: &Path) -> Option<Relation> {
+        self.space.relation_of(path)
+    }
+
+    /// A query begins or ends.
+    pub fn note_query(&self, change: &QueryChange) {
+        match change {
+            QueryChange::Began(query, relations) => self.cached.query_begins(*query, relations),
+            QueryChange::Ended(query) => self.cached.query_ends(*query),
+        }
+    }
+
     /// The file has another name now.
     pub fn renamed(&self, state: &FileState) {
         self.take_part(state, &mut state.lock());
@@ -247,6 +263,12 @@ impl FileCache {
     /// Whether blocks may be used by the last comparison of stamps.
     fn is_believed(&self, inner: &Inner) -> bool {
         inner.stamp.is_some() && inner.young_until.is_none() && !inner.is_in_doubt && self.is_usable()
+    }
+
+    /// Whether no block of the file is cached, nor was when the cache was closed.
+    pub fn has_none_of(&self, state: &FileState, lower: &dyn Lower) -> bool {
+        let mut inner = state.lock();
+        self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty()
     }
 
     /// Drops all extents of a file.

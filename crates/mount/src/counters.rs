@@ -43,6 +43,7 @@ pub(crate) struct Counters {
     pub writes: AtomicU64,
     pub write_bytes: AtomicU64,
     pub syncs: AtomicU64,
+    pub opens_passed: AtomicU64,
     dropped: [AtomicU64; REASONS],
     cached_reads: Histogram,
     other_reads: Histogram,
@@ -75,6 +76,7 @@ impl Counters {
             writes: get(&self.writes),
             write_bytes: get(&self.write_bytes),
             syncs: get(&self.syncs),
+            opens_passed: get(&self.opens_passed),
             dropped_outside: dropped(Dropped::Outside),
             dropped_changed: dropped(Dropped::Changed),
             dropped_failed: dropped(Dropped::Failed),
@@ -129,6 +131,10 @@ terrace_io::stats! {
         write_bytes: u64 => BYTES "write",
         /// Fsyncs of programs.
         syncs: u64 => counter "terrace_mount_syncs_total" "Fsyncs of programs.",
+        /// Opens of files that the kernel then read and wrote by itself. Those reads and writes are
+        /// counted nowhere here.
+        opens_passed: u64 => counter "terrace_mount_opens_passed_total"
+            "Opens of files that the kernel reads and writes by itself.",
         /// Files or parts dropped from the cache because of a change past the mount.
         dropped_outside: u64 => DROPPED "outside",
         /// The same because of a truncation or a similar change through the mount.
@@ -187,13 +193,16 @@ impl MountStats {
 
 impl fmt::Display for MountStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MountStats { read_bytes, reads_past, writes, write_bytes, syncs, .. } = self;
+        let MountStats { read_bytes, reads_past, writes, write_bytes, syncs, opens_passed, .. } = self;
         let reads = self.reads();
         write!(
             f,
             "reads {reads} ({read_bytes} bytes, {reads_past} past the cache), \
              writes {writes} ({write_bytes} bytes), fsyncs {syncs}"
         )?;
+        if *opens_passed > 0 {
+            write!(f, "\nopens of files that the kernel reads and writes by itself: {opens_passed}")?;
+        }
         let Some(cache) = &self.cache else { return Ok(()) };
         write!(
             f,

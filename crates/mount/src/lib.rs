@@ -14,6 +14,8 @@
 //! | `extents.rs`, `space.rs` | addresses of a file; of all files |
 //! | `relations.rs` | tables and indexes by the names of files |
 //! | `counters.rs`, `observer.rs` | statistics; what programs ask for |
+//! | `queries.rs`, `hints.rs` | which queries run; what clients say of it |
+//! | `passthrough.rs`, `opens.rs` | files that the kernel reads and writes by itself; whether one is |
 //! | `slow.rs`, `lower.rs` | files as the cache's slow device |
 
 mod cache;
@@ -21,6 +23,7 @@ mod caller;
 mod counters;
 mod extents;
 mod file_state;
+mod hints;
 mod links;
 mod lower;
 mod map;
@@ -28,7 +31,10 @@ mod mount;
 mod names;
 mod node;
 mod observer;
+mod opens;
+mod passthrough;
 mod planted;
+mod queries;
 mod relations;
 mod requests;
 mod slow;
@@ -38,6 +44,7 @@ mod stamp;
 mod tree;
 
 pub use counters::{MountRelation, MountStats};
+pub use hints::QueryHints;
 pub use mount::{Mount, MountCache, MountConfig, MountError, Watch};
 pub use observer::{Observed, Observer};
 

@@ -21,9 +21,11 @@ use terrace_io::{Directory, FileDirectory};
 use crate::cache::FileCache;
 use crate::counters::{Counters, MountRelation, MountStats};
 use crate::extents::FIRST_BYTES;
+use crate::hints::QueryHints;
 use crate::map::{FileMap, Owner};
 use crate::node::Nodes;
 use crate::observer::Observer;
+use crate::passthrough::{Passed, Passthrough};
 use crate::requests::Requests;
 use crate::slow_calls::SlowCalls;
 use crate::stamp::Clockwork;
@@ -105,6 +107,9 @@ pub struct MountConfig {
     pub read_only: bool,
     /// Let other users than this one in.
     pub allow_other: bool,
+    /// Let the kernel read and write files by itself if they are never cached: all without a
+    /// cache, logs of databases with one. Nothing counts these accesses. An observer forbids them.
+    pub passthrough: bool,
     /// Is told what programs read and write.
     pub observer: Option<Arc<dyn Observer>>,
     /// Age of a change past the mount after which the file is cached. Zero only for tests.
@@ -121,6 +126,7 @@ impl MountConfig {
             threads: THREADS,
             read_only: false,
             allow_other: false,
+            passthrough: true,
             observer: None,
             quiet: QUIET,
         }
@@ -161,6 +167,11 @@ impl Watch {
     /// What the mount did so far.
     pub fn stats(&self) -> MountStats {
         stats(&self.tree)
+    }
+
+    /// A client that says which queries run, for policies that know queries.
+    pub fn query_hints(&self) -> QueryHints {
+        QueryHints::new(&self.tree)
     }
 
     /// Blocks of each table, index or other file that was cached, those with most misses first.
@@ -307,6 +318,15 @@ fn options(config: &MountConfig, source: &Path, nodes: &Nodes) -> Result<Config,
     Ok(options)
 }
 
+/// Which files the kernel reads and writes by itself.
+fn passed(config: &MountConfig) -> Passed {
+    match &config.cache {
+        _ if !config.passthrough || config.observer.is_some() => Passed::None,
+        Some(_) => Passed::Logs,
+        None => Passed::All,
+    }
+}
+
 /// Locks the directory for a mount with a cache.
 fn lock(source: &Path) -> Result<File, MountError> {
     let directory = File::open(source).map_err(failed(name_of(source)))?;
@@ -352,7 +372,8 @@ impl Mount {
         };
         let options = options(config, &source, &nodes)?;
         rustix::process::umask(Mode::empty());
-        let tree = Arc::new(Tree::new(nodes, cache, counters, config.observer.clone()));
+        let passthrough = Passthrough::new(passed(config));
+        let tree = Arc::new(Tree::new(nodes, cache, counters, config.observer.clone(), passthrough));
         let requests = Requests { tree: Arc::clone(&tree), slow_calls: SlowCalls::default() };
         let what = || format!("mounting on {}", mountpoint.display());
         let session = Session::new(requests, &mountpoint, &options).map_err(failed(what()))?;

@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, INodeNo};
+use fuser::{BackingId, FileAttr, FileType, INodeNo};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::ReadWriteFlags;
@@ -21,6 +21,7 @@ use terrace_io::AlignedBuffer;
 use crate::file_state::FileState;
 use crate::links::Links;
 use crate::lower::{ALIGNMENT, Lower};
+use crate::opens::{Opens, Way};
 use crate::stamp::{FileId, Stamp};
 
 /// The kernel's number of the root.
@@ -34,6 +35,7 @@ pub(crate) struct Node {
     pub fd: OwnedFd,
     pub number: u64,
     pub state: Arc<FileState>,
+    pub opens: Opens<BackingId>,
     is_regular: bool,
 }
 
@@ -51,7 +53,7 @@ impl Node {
         if is_regular && let Some(born) = birth_time(&fd)? {
             id.born = born;
         }
-        Ok(Node { fd, number, state: FileState::new(id, links), is_regular })
+        Ok(Node { fd, number, state: FileState::new(id, links), opens: Opens::default(), is_regular })
     }
 
     pub fn has_birth_time(&self) -> io::Result<bool> {
@@ -110,12 +112,20 @@ pub(crate) struct Handle {
     pub file: File,
     is_direct: bool,
     is_synced: bool,
+    /// Whether the kernel or the mount reads and writes it, as soon as that is decided.
+    way: OnceLock<Way<BackingId>>,
 }
 
 impl Handle {
     pub fn new(node: Arc<Node>, fd: OwnedFd, flags: OFlags) -> Handle {
         let is_synced = flags.intersects(OFlags::SYNC | OFlags::DSYNC);
-        Handle { node, file: File::from(fd), is_direct: flags.contains(OFlags::DIRECT), is_synced }
+        let is_direct = flags.contains(OFlags::DIRECT);
+        Handle { node, file: File::from(fd), is_direct, is_synced, way: OnceLock::new() }
+    }
+
+    /// Notes the way, and returns what the kernel knows the file by, if it passes it.
+    pub fn go(&self, way: Way<BackingId>) -> Option<Arc<BackingId>> {
+        self.way.get_or_init(|| way).passed()
     }
 
     /// Whether each write is a sync, too.

@@ -44,6 +44,20 @@ const TOGETHER: [&str; 8] = [
     "diagnostic.data",
 ];
 
+/// Directories of logs, which a database writes once, in order, and reads after a crash.
+const LOGS: [&str; 2] = ["pg_wal", "#innodb_redo"];
+/// Beginnings of names of such logs in other directories.
+const LOG_FILES: [&str; 3] = ["ib_logfile", "aria_log.", "WiredTigerLog."];
+
+/// Whether a file is a log of PostgreSQL, InnoDB, Aria, WiredTiger or RocksDB.
+pub(crate) fn is_log(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let directory = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+    LOGS.contains(&&*directory)
+        || LOG_FILES.iter().any(|begin| name.starts_with(begin))
+        || name.strip_suffix(".log").is_some_and(|stem| stem.len() >= 6 && is_number(stem))
+}
+
 /// The name of a file's relation, and the file's position in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
@@ -219,6 +233,11 @@ impl RelationTable {
         (part, is_news.then(|| length.div_ceil(self.block_bytes)))
     }
 
+    /// The number of a file's relation, if it has one.
+    pub fn number_of(&self, path: &Path) -> Option<Relation> {
+        self.table.lock().by_name.get(&*named(path).relation).copied()
+    }
+
     /// A file of the relation has no more cached blocks.
     pub fn let_go(&self, relation: Relation) {
         let table = &mut *self.table.lock();
@@ -296,6 +315,24 @@ mod tests {
         ];
         for (path, name, before) in files {
             assert_eq!(relation(path), (name.to_owned(), before), "{path}");
+        }
+    }
+
+    #[test]
+    fn logs_are_known_by_their_names() {
+        for log in [
+            "pg_wal/000000010000000000000001",
+            "pg_wal/xlogtemp.17",
+            "#innodb_redo/#ib_redo12",
+            "ib_logfile0",
+            "aria_log.00000001",
+            "journal/WiredTigerLog.0000000001",
+            "rocks/000123.log",
+        ] {
+            assert!(is_log(Path::new(log)), "{log}");
+        }
+        for other in ["base/5/16384", "pg_wal", "a.log", "17.log", "aria_log_control", "shop.db-wal", ""] {
+            assert!(!is_log(Path::new(other)), "{other}");
         }
     }
 

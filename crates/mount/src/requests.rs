@@ -1,7 +1,8 @@
 //! The kernel's requests, passed to [`Tree`].
 //!
-//! Names and attributes expire at once, and files are opened for direct I/O. So the kernel keeps
-//! nothing that could be outdated, except pages that programs map.
+//! Names and attributes expire at once, and files are opened for direct I/O, or passed to the lower
+//! file system by the kernel. So the kernel keeps nothing that could be outdated, except pages that
+//! programs map.
 
 use std::ffi::OsStr;
 use std::io;
@@ -76,13 +77,6 @@ fn attribute(reply: ReplyAttr, outcome: io::Result<FileAttr>) {
     }
 }
 
-fn opened(reply: ReplyOpen, outcome: io::Result<FileHandle>, flags: FopenFlags) {
-    match outcome {
-        Ok(handle) => reply.opened(handle, flags),
-        Err(error) => reply.error(error.into()),
-    }
-}
-
 fn written(reply: ReplyWrite, outcome: io::Result<u32>) {
     match outcome {
         Ok(bytes) => reply.written(bytes),
@@ -126,6 +120,7 @@ impl Filesystem for Requests {
         }
         let _ = config.set_max_background(BACKGROUND_MAX);
         let _ = config.set_max_write(1 << 20);
+        self.tree.passthrough.agree(config);
         Ok(())
     }
 
@@ -225,7 +220,13 @@ impl Filesystem for Requests {
     }
 
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        opened(reply, self.tree.open(number, flags), open_flags());
+        match self.tree.open(number, flags) {
+            Ok(handle) => match self.tree.pass(handle, |file| reply.open_backing(file)) {
+                Some(passed) => reply.opened_passthrough(handle, FopenFlags::empty(), &passed),
+                None => reply.opened(handle, open_flags()),
+            },
+            Err(error) => reply.error(error.into()),
+        }
     }
 
     fn create(
@@ -240,7 +241,14 @@ impl Filesystem for Requests {
     ) {
         match self.tree.create(of(request), parent, name, (mode, umask, flags)) {
             Ok((attributes, handle)) => {
-                reply.created(&EXPIRES_AT_ONCE, &attributes, Generation(0), handle, open_flags());
+                let (time, generation) = (&EXPIRES_AT_ONCE, Generation(0));
+                match self.tree.pass(handle, |file| reply.open_backing(file)) {
+                    Some(passed) => {
+                        let flags = FopenFlags::empty();
+                        reply.created_passthrough(time, &attributes, generation, handle, flags, &passed);
+                    }
+                    None => reply.created(time, &attributes, generation, handle, open_flags()),
+                }
             }
             Err(error) => reply.error(error.into()),
         }
@@ -322,7 +330,10 @@ impl Filesystem for Requests {
     }
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        opened(reply, self.tree.open_directory(number), FopenFlags::empty());
+        match self.tree.open_directory(number) {
+            Ok(handle) => reply.opened(handle, FopenFlags::empty()),
+            Err(error) => reply.error(error.into()),
+        }
     }
 
     fn readdir(

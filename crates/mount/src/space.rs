@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use terrace_cache::policy::Relation;
 use terrace_cache::{Cached, RelationStats};
 
 use crate::relations::{Part, RelationTable};
@@ -33,6 +34,11 @@ impl Space {
             cached.relation_size(part.relation, blocks);
         }
         part
+    }
+
+    /// The relation of `path`, if it has a number.
+    pub fn relation_of(&self, path: &Path) -> Option<Relation> {
+        self.relations.number_of(path)
     }
 
     /// The file has no more cached blocks, or is of another relation.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use fuser::{FileHandle, INodeNo, OpenFlags};
+use fuser::{BackingId, FileHandle, INodeNo, OpenFlags};
 use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 
@@ -16,6 +16,8 @@ use crate::counters::{Counters, count};
 use crate::lower::{Bytes, Lower, read_lower};
 use crate::node::{Handle, Node, Nodes, flush};
 use crate::observer::{Observer, observe};
+use crate::passthrough::Passthrough;
+use crate::queries::Queries;
 
 /// Most bytes of one copy between files; the program asks again for the rest.
 const COPY_BYTES_MAX: u64 = 4 << 20;
@@ -26,6 +28,8 @@ pub(crate) struct Tree {
     pub nodes: Nodes,
     pub cache: Option<FileCache>,
     pub counters: Arc<Counters>,
+    pub passthrough: Passthrough,
+    pub queries: Queries,
     observer: Option<Arc<dyn Observer>>,
     handles: RwLock<HashMap<u64, Arc<Handle>>>,
     directories: RwLock<HashMap<u64, Arc<File>>>,
@@ -64,11 +68,14 @@ impl Tree {
         cache: Option<FileCache>,
         counters: Arc<Counters>,
         observer: Option<Arc<dyn Observer>>,
+        passthrough: Passthrough,
     ) -> Tree {
         Tree {
             nodes,
             cache,
             counters,
+            passthrough,
+            queries: Queries::default(),
             observer,
             handles: RwLock::default(),
             directories: RwLock::default(),
@@ -103,6 +110,18 @@ impl Tree {
         let flags = lower_flags(flags.0);
         let fd = node.open(flags)?;
         Ok(self.add_handle(Handle::new(node, fd, flags)))
+    }
+
+    /// What the kernel knows the file of a new handle by, if it reads and writes it by itself.
+    pub fn pass(
+        &self,
+        handle: FileHandle,
+        register: impl FnOnce(&File) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        let handle = self.handle(handle).ok()?;
+        let passed = self.passthrough.enter(&handle, self.cache.as_ref(), |handle| register(&handle.file));
+        count(&self.counters.opens_passed, u64::from(passed.is_some()));
+        passed
     }
 
     /// A handle of a file that was opened below when it was created.

@@ -32,6 +32,15 @@ pub struct MountArgs {
     /// Prometheus at /metrics, JSON at /stats.json
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<SocketAddr>,
+    /// Listen at this Unix socket for the queries that run, for `--cache-eviction heuristicdb`; see
+    /// scripts/pg_hints
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
+    /// Never let the kernel read and write files by itself. Otherwise it does so with files that
+    /// are never cached: logs of databases, and without --cache all, unless --trace or --metrics is
+    /// to show them
+    #[arg(long)]
+    pub no_passthrough: bool,
     /// Refuse all changes
     #[arg(long)]
     pub read_only: bool,

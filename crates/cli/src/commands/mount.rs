@@ -1,5 +1,6 @@
 //! `terrace mount`
 
+mod control;
 mod http;
 mod metrics;
 mod recorder;
@@ -14,6 +15,7 @@ use terrace_common::output::print;
 use terrace_mount::{Mount, MountCache, MountConfig, MountError};
 
 use crate::args::MountArgs;
+use control::Control;
 use metrics::Page;
 use recorder::Recorder;
 
@@ -55,13 +57,19 @@ pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
     if args.block_size.is_some() && cache.is_none() && args.trace.is_none() {
         return Err(Failure::Usage("--block-size is that of --cache or --trace".to_owned()));
     }
+    if args.control.is_some() && cache.is_none() {
+        return Err(Failure::Usage("--control tells the policy of --cache which queries run".to_owned()));
+    }
     let mut config = MountConfig::new(&args.source, &args.mountpoint);
     config.cache = cache;
     config.threads = usize::from(args.threads);
     config.read_only = args.read_only;
     config.allow_other = args.allow_other;
-    // Before the mount, which an address in use should not outlive.
+    // Without a cache the page would have nothing to show.
+    config.passthrough = !args.no_passthrough && (args.cache.cache.is_some() || args.metrics.is_none());
+    // Before the mount, since addresses may be in use.
     let page = args.metrics.map(Page::bind).transpose()?;
+    let control = args.control.as_deref().map(Control::bind).transpose()?;
     let recorder = args.trace.as_deref().map(|path| Recorder::create(path, block_bytes)).transpose()?;
     config.observer = recorder.clone().map(|recorder| recorder as _);
     let mount = Mount::start(&config).map_err(|error| {
@@ -80,10 +88,11 @@ pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
         }
         None => None,
     };
+    let control = control.map(|control| control.serve(mount.watch())).transpose()?;
     let stats = mount.wait(|| interrupt::check().is_err()).map_err(failure);
     // Before all that may fail, since it writes the rest of the trace.
     let recorded = recorder.map(|recorder| recorder.finish()).transpose();
-    drop(serving);
+    drop((serving, control));
     if let (Err(_), Err(error)) = (&stats, &recorded) {
         tracing::warn!(%error, "the trace is not whole");
     }

@@ -63,13 +63,14 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "mount",
         &[
-            &["planted", "stamp", "extents", "counters", "slow_calls", "caller", "links"],
+            &["planted", "stamp", "extents", "counters", "slow_calls", "caller", "links", "opens", "queries"],
             &["lower", "file_state", "map", "relations"],
             &["observer", "space"],
             &["slow"],
             &["cache", "node"],
+            &["passthrough"],
             &["tree"],
-            &["names"],
+            &["names", "hints"],
             &["requests"],
             &["mount"],
         ],

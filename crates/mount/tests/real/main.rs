@@ -1,5 +1,7 @@
 //! A real mount: files behave as below, and no cached byte is stale.
 
+mod passed;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -68,11 +70,19 @@ impl Scene {
         Mount::start(&config).expect("a mount with a cache")
     }
 
-    /// Runs `test` on a mount without and on one with a cache.
-    fn both(test: impl Fn(&Scene)) {
-        for is_cached in [false, true] {
+    /// A mount without a cache that serves all itself.
+    fn served(&self) -> Mount {
+        let mut config = self.config();
+        config.passthrough = false;
+        Mount::start(&config).expect("a mount")
+    }
+
+    /// Runs `test` on a mount whose files the kernel passes, on one that serves them, and on one
+    /// with a cache.
+    fn each(test: impl Fn(&Scene)) {
+        for start in [Scene::plain, Scene::served, Scene::cached] {
             let Some(scene) = Scene::new() else { return };
-            let mount = if is_cached { scene.cached() } else { scene.plain() };
+            let mount = start(&scene);
             test(&scene);
             mount.unmount().expect("the end");
         }
@@ -100,7 +110,7 @@ fn hits_of(stats: &MountStats) -> u64 {
 
 #[test]
 fn names_links_and_directories() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         fs::create_dir(scene.at("d")).expect("a directory");
         fs::write(scene.at("d/a"), "one").expect("a file");
         fs::hard_link(scene.at("d/a"), scene.at("b")).expect("a link");
@@ -133,7 +143,7 @@ fn names_links_and_directories() {
 
 #[test]
 fn renames_over_open_files_and_flags() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         fs::write(scene.at("old"), bytes(1, 100_000)).expect("a file");
         fs::write(scene.at("new"), bytes(2, 100_000)).expect("a file");
         let old = open(&scene.at("old"));
@@ -155,7 +165,7 @@ fn renames_over_open_files_and_flags() {
 
 #[test]
 fn an_unlinked_open_file_stays() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         fs::write(scene.at("f"), bytes(1, 200_000)).expect("a file");
         let file = open(&scene.at("f"));
         fs::remove_file(scene.at("f")).expect("removed");
@@ -173,7 +183,7 @@ fn an_unlinked_open_file_stays() {
 
 #[test]
 fn attributes_of_files() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         let path = scene.at("f");
         fs::write(&path, bytes(1, 50_000)).expect("a file");
         read_twice(&path);
@@ -204,7 +214,7 @@ fn attributes_of_files() {
 
 #[test]
 fn holes_truncation_and_allocation() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         let path = scene.at("f");
         let mut expected = bytes(5, 3 * MIB);
         fs::write(&path, &expected).expect("a file");
@@ -243,7 +253,7 @@ fn holes_truncation_and_allocation() {
 
 #[test]
 fn direct_and_unaligned_transfers() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         let path = scene.at("f");
         let mut expected = bytes(1, 300_001);
         fs::write(&path, &expected).expect("a file");
@@ -280,7 +290,7 @@ fn direct_and_unaligned_transfers() {
 #[allow(unsafe_code)]
 fn shared_mappings_and_reads_agree() {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         let path = scene.at("f");
         fs::write(&path, bytes(1, 65536)).expect("a file");
         read_twice(&path);
@@ -419,7 +429,7 @@ fn directories_that_cannot_be_mounted_are_refused() {
 /// The kernel's idea of the length is old when another program appended below.
 #[test]
 fn appends_go_to_the_end() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         fs::write(scene.at("log"), bytes(1, 50_000)).expect("a file");
         let mut log = OpenOptions::new().append(true).open(scene.at("log")).expect("a file");
         log.write_all(b"one").expect("written");
@@ -441,7 +451,7 @@ fn appends_go_to_the_end() {
 /// A file system that is mounted below is refused: it has its own inodes, clocks and rules.
 #[test]
 fn other_file_systems_below_are_refused() {
-    Scene::both(|scene| {
+    Scene::each(|scene| {
         fs::create_dir(scene.slow("other")).expect("a directory");
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("none", scene.slow("other"), "tmpfs", flags, None).expect("a tmpfs");

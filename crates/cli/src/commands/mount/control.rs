@@ -1,0 +1,215 @@
+//! The socket of `--control`, by which programs say which queries run.
+//!
+//! A line has the number of a query and the files that it reads. An empty line ends the list of
+//! all queries that run now. A client that goes has none.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use terrace_common::escape;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_mount::{QueryHints, Watch};
+
+/// How often a thread looks whether the mount ends.
+const LOOK: Duration = Duration::from_millis(200);
+const LINE_BYTES_MAX: u64 = 64 << 10;
+const QUERIES_MAX: usize = 4096;
+const CLIENTS_MAX: usize = 16;
+
+/// A socket that listens, and is removed in the end.
+pub(super) struct Control {
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+/// The thread that accepts clients. Dropping it sends them away.
+pub(super) struct Serving {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Removes a socket that a killed mount left.
+fn remove_old(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+            _ => Err(io::ErrorKind::AddrInUse.into()),
+        },
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::Work(format!("cannot listen at {}: {error}", escape::path(path)))
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    remove_old(path)?;
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    // So that the thread sees the end of the mount.
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+impl Control {
+    /// Listens at `path`, without answers yet.
+    pub fn bind(path: &Path) -> Outcome<Control> {
+        let listener = listen(path).map_err(|error| failure(path, &error))?;
+        Ok(Control { path: path.to_owned(), listener })
+    }
+
+    /// Passes on what clients say, to the mount of `watch`.
+    pub fn serve(self, watch: Watch) -> Outcome<Serving> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopping, path) = (Arc::clone(&stop), self.path.clone());
+        // It owns the socket, which is removed when the last client has gone.
+        let accept = move || accept(&self, &watch, &stopping);
+        let thread = thread::Builder::new().name("control".to_owned()).spawn(accept);
+        let thread = thread.map_err(|error| failure(&path, &error))?;
+        Ok(Serving { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Relaxed: the threads look again soon.
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // Its panic was reported by the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(control: &Control, watch: &Watch, stop: &Arc<AtomicBool>) {
+    let mut clients: Vec<JoinHandle<()>> = Vec::new();
+    let mut is_failing = false;
+    while !stop.load(Relaxed) {
+        clients.retain(|client| !client.is_finished());
+        match control.listener.accept() {
+            Ok((stream, _)) if clients.len() < CLIENTS_MAX => {
+                is_failing = false;
+                let (hints, stop) = (watch.query_hints(), Arc::clone(stop));
+                let talk = move || talk(&stream, &hints, &stop);
+                match thread::Builder::new().name("queries".to_owned()).spawn(talk) {
+                    Ok(client) => clients.push(client),
+                    Err(error) => tracing::warn!(%error, "no thread for a client of --control"),
+                }
+            }
+            Ok((mut stream, _)) => {
+                let _ = writeln!(stream, "there are {CLIENTS_MAX} clients already");
+            }
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock && !is_failing {
+                    is_failing = true;
+                    tracing::warn!(%error, "cannot accept clients of --control");
+                }
+                thread::sleep(LOOK);
+            }
+        }
+    }
+    for client in clients {
+        let _ = client.join();
+    }
+}
+
+fn query(line: &str) -> Result<(u64, Vec<PathBuf>), String> {
+    let mut words = line.split_ascii_whitespace();
+    let number = words.next().unwrap_or_default();
+    let number = number.parse().map_err(|_| format!("{number:?} is not the number of a query"))?;
+    Ok((number, words.map(PathBuf::from).collect()))
+}
+
+/// The next line, without its end; `None` at the end of input or of the mount.
+fn next_line(input: &mut impl BufRead, stop: &AtomicBool) -> Result<Option<String>, String> {
+    let mut line = Vec::new();
+    while !stop.load(Relaxed) {
+        let left = LINE_BYTES_MAX - line.len() as u64;
+        match input.by_ref().take(left).read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(None),
+            Ok(_) if line.ends_with(b"\n") => {
+                return Ok(Some(String::from_utf8_lossy(&line).trim().to_owned()));
+            }
+            Ok(_) if line.len() as u64 >= LINE_BYTES_MAX => {
+                return Err(format!("a line has more than {LINE_BYTES_MAX} bytes"));
+            }
+            Ok(_) => {}
+            // What came so far is in `line`.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(None)
+}
+
+fn listen_to(stream: &UnixStream, hints: &QueryHints, stop: &AtomicBool) -> Result<(), String> {
+    // It may have been inherited from the listener.
+    let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK)));
+    prepared.map_err(|error| error.to_string())?;
+    let mut input = BufReader::new(stream);
+    let mut running = Vec::new();
+    while let Some(line) = next_line(&mut input, stop)? {
+        if line.is_empty() {
+            hints.replace(&running);
+            running.clear();
+        } else if running.len() == QUERIES_MAX {
+            return Err(format!("a list has more than {QUERIES_MAX} queries"));
+        } else {
+            running.push(query(&line)?);
+        }
+    }
+    Ok(())
+}
+
+fn talk(stream: &UnixStream, hints: &QueryHints, stop: &AtomicBool) {
+    if let Err(what) = listen_to(stream, hints, stop) {
+        // Whether the client listens is its own affair; it may not stop this thread.
+        let _ = stream.set_write_timeout(Some(LOOK)).and_then(|()| writeln!(&mut &*stream, "{what}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn lines_name_queries_and_their_files() {
+        let files = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(query("17 base/5/16384 a.ibd"), Ok((17, files(&["base/5/16384", "a.ibd"]))));
+        assert_eq!(query("17"), Ok((17, files(&[]))));
+        assert!(query("-1 a").unwrap_err().contains("\"-1\""));
+        assert!(query("").is_err());
+    }
+
+    #[test]
+    fn lines_have_an_end_and_a_limit() {
+        let stop = AtomicBool::new(false);
+        let mut input = Cursor::new(b"1 a\n\n2 b".to_vec());
+        assert_eq!(next_line(&mut input, &stop), Ok(Some("1 a".to_owned())));
+        assert_eq!(next_line(&mut input, &stop), Ok(Some(String::new())));
+        // Without its end a line may be a part of one.
+        assert_eq!(next_line(&mut input, &stop), Ok(None));
+        let mut long = Cursor::new(vec![b'1'; LINE_BYTES_MAX as usize + 1]);
+        assert!(next_line(&mut long, &stop).unwrap_err().contains("65536 bytes"));
+        stop.store(true, Relaxed);
+        assert_eq!(next_line(&mut Cursor::new(b"1 a\n".to_vec()), &stop), Ok(None));
+    }
+}
