@@ -248,7 +248,7 @@ impl FileCache {
             return Ok(false);
         }
         inner.young_until = None;
-        Ok(!inner.is_in_doubt && self.is_usable())
+        Ok(!inner.is_left && !inner.is_in_doubt && self.is_usable())
     }
 
     /// Whether blocks may be used now, for a read.
@@ -262,13 +262,19 @@ impl FileCache {
 
     /// Whether blocks may be used by the last comparison of stamps.
     fn is_believed(&self, inner: &Inner) -> bool {
-        inner.stamp.is_some() && inner.young_until.is_none() && !inner.is_in_doubt && self.is_usable()
+        let is_believed = inner.stamp.is_some() && inner.young_until.is_none();
+        is_believed && !inner.is_left && !inner.is_in_doubt && self.is_usable()
     }
 
-    /// Whether no block of the file is cached, nor was when the cache was closed.
-    pub fn has_none_of(&self, state: &FileState, lower: &dyn Lower) -> bool {
+    /// Leaves a file to the kernel, if it is `wanted` by its name and no block is cached, nor was
+    /// when the cache was closed. No block is cached from now on.
+    pub fn leave(&self, state: &FileState, lower: &dyn Lower, wanted: impl FnOnce(&Path) -> bool) -> bool {
+        let is_wanted = wanted(&state.path());
         let mut inner = state.lock();
-        self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty()
+        if is_wanted && self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty() {
+            inner.is_left = true;
+        }
+        inner.is_left
     }
 
     /// Drops all extents of a file.

@@ -1,6 +1,6 @@
 //! What clients say of running queries, passed to the cache.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -29,13 +29,15 @@ impl QueryHints {
     /// it again, such as a few times a second.
     pub fn replace(&self, running: &[(u64, Vec<PathBuf>)]) {
         let Some(cache) = &self.tree.cache else { return };
-        let mut now = HashMap::<u64, Vec<Relation>>::new();
+        let mut now = BTreeMap::<u64, Vec<Relation>>::new();
         for (query, files) in running {
             let relations = now.entry(*query).or_default();
             relations.extend(files.iter().filter_map(|file| cache.relation_of(file)));
             relations.sort_unstable();
             relations.dedup();
         }
+        // A query of which nothing is known would tell the policy nothing, and look like a new one.
+        now.retain(|_, relations| !relations.is_empty());
         for change in self.tree.queries.replace(self.client, &now) {
             cache.note_query(&change);
         }

@@ -161,6 +161,13 @@ fn decode(block: &[u8; RECORD_BYTES]) -> Option<(u64, Record)> {
     Some((state, Record { id, stamp: Stamp { bytes, modified, changed }, is_distinct, extents }))
 }
 
+impl Drop for FileMap {
+    fn drop(&mut self) {
+        // Closing is not enough if a forked child shares the open file.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl FileMap {
     /// Opens the map, creating it if needed, and locks it.
     ///

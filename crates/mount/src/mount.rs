@@ -149,7 +149,7 @@ pub struct Mount {
     tree: Arc<Tree>,
     session: Option<BackgroundSession>,
     /// Keeps the directory from other mounts with a cache, which would not see changes of this one.
-    _locked: Option<File>,
+    _locked: Option<Locked>,
     mountpoint: PathBuf,
     is_over: Arc<AtomicBool>,
     maintenance: Option<thread::JoinHandle<()>>,
@@ -327,8 +327,18 @@ fn passed(config: &MountConfig) -> Passed {
     }
 }
 
-/// Locks the directory for a mount with a cache.
-fn lock(source: &Path) -> Result<File, MountError> {
+/// The directory, locked for a mount with a cache.
+#[derive(Debug)]
+struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // Closing is not enough if a forked child shares the open file.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+fn lock(source: &Path) -> Result<Locked, MountError> {
     let directory = File::open(source).map_err(failed(name_of(source)))?;
     match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(MountError::Config(format!(
@@ -336,7 +346,7 @@ fn lock(source: &Path) -> Result<File, MountError> {
             name_of(source)
         ))),
         // Some file servers have no locks.
-        _ => Ok(directory),
+        _ => Ok(Locked(directory)),
     }
 }
 

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UT
 use rustix::process::{Gid, Uid};
 
 use crate::caller::Caller;
-use crate::node::{Node, attributes, kind_of};
+use crate::node::{Node, attributes, kind_of, set_id_bits};
 use crate::tree::Tree;
 
 /// Changed attributes; `None` stays.
@@ -138,7 +138,7 @@ impl Tree {
             cache.created(&node.state, &*node);
         }
         let attributes = node.attributes()?;
-        Ok((attributes, self.add_created(node, fd, flags)))
+        Ok((attributes, self.add_created(caller, node, fd, flags)))
     }
 
     pub fn unlink(&self, parent: INodeNo, name: &OsStr, flags: AtFlags) -> io::Result<()> {
@@ -215,7 +215,16 @@ impl Tree {
     }
 
     pub fn set_mode(&self, node: &Node, mode: u32) -> io::Result<()> {
-        Ok(rustix::fs::chmodat(CWD, node.path(), Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?)
+        let mode = mode & 0o7777;
+        let change =
+            || Ok(rustix::fs::chmodat(CWD, node.path(), Mode::from_raw_mode(mode), AtFlags::empty())?);
+        if set_id_bits(mode) == 0 || !node.is_regular() {
+            return change();
+        }
+        node.opens.hold(|is_passed| match is_passed && self.has_writers_of_others(node)? {
+            true => Err(error(libc::ETXTBSY)),
+            false => change(),
+        })
     }
 
     pub fn set_attributes(

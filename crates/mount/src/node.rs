@@ -90,6 +90,12 @@ impl Node {
     }
 }
 
+/// The bits of a mode that a write of another user removes.
+pub(crate) fn set_id_bits(mode: u32) -> u32 {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & (libc::S_ISUID | group)
+}
+
 /// For the stamp only.
 impl Lower for Node {
     fn stamp(&self) -> io::Result<Stamp> {
@@ -110,6 +116,9 @@ impl Lower for Node {
 pub(crate) struct Handle {
     pub node: Arc<Node>,
     pub file: File,
+    /// The user that opened it.
+    user: u32,
+    writes: bool,
     is_direct: bool,
     is_synced: bool,
     /// Whether the kernel or the mount reads and writes it, as soon as that is decided.
@@ -117,10 +126,27 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    pub fn new(node: Arc<Node>, fd: OwnedFd, flags: OFlags) -> Handle {
+    pub fn new(node: Arc<Node>, fd: OwnedFd, flags: OFlags, user: u32) -> Handle {
         let is_synced = flags.intersects(OFlags::SYNC | OFlags::DSYNC);
         let is_direct = flags.contains(OFlags::DIRECT);
-        Handle { node, file: File::from(fd), is_direct, is_synced, way: OnceLock::new() }
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+        Handle { node, file: File::from(fd), user, writes, is_direct, is_synced, way: OnceLock::new() }
+    }
+
+    /// Whether writes by the kernel could leave set-id bits that they should remove: it writes with
+    /// the rights of the mount, and the owner may keep the bits.
+    pub fn could_leave_ids(&self, stat: &Stat) -> bool {
+        self.writes && self.user != 0 && self.user != stat.st_uid
+    }
+
+    /// # Errors
+    /// `ETXTBSY` if another user wants to write to a program with set-id bits that is passed.
+    pub fn may_join(&self) -> io::Result<()> {
+        let stat = self.node.stat()?;
+        match set_id_bits(stat.st_mode) != 0 && self.could_leave_ids(&stat) {
+            true => Err(io::Error::from_raw_os_error(libc::ETXTBSY)),
+            false => Ok(()),
+        }
     }
 
     /// Notes the way, and returns what the kernel knows the file by, if it passes it.

@@ -36,16 +36,27 @@ impl<T> Default for Opens<T> {
 }
 
 impl<T> Opens<T> {
-    /// The way of a further handle. `decide` is called if there is no other one.
-    pub fn enter(&self, decide: impl FnOnce() -> Option<T>) -> Way<T> {
+    /// Does `act`, which learns whether the kernel passes the file, while no handle begins.
+    pub fn hold<R>(&self, act: impl FnOnce(bool) -> R) -> R {
+        let ways = self.0.lock();
+        act(ways.0.upgrade().is_some())
+    }
+
+    /// The way of a further handle: that of the others, if `may_join` those that the kernel passes.
+    /// The first one `decide`s.
+    pub fn enter<E>(
+        &self,
+        may_join: impl FnOnce() -> Result<(), E>,
+        decide: impl FnOnce() -> Option<T>,
+    ) -> Result<Way<T>, E> {
         let mut ways = self.0.lock();
         if let Some(passed) = ways.0.upgrade() {
-            return Way::Passed(passed);
+            return may_join().map(|()| Way::Passed(passed));
         }
         if let Some(served) = ways.1.upgrade() {
-            return Way::Served { _held: served };
+            return Ok(Way::Served { _held: served });
         }
-        match decide().map(Arc::new) {
+        Ok(match decide().map(Arc::new) {
             Some(passed) => {
                 ways.0 = Arc::downgrade(&passed);
                 Way::Passed(passed)
@@ -55,7 +66,7 @@ impl<T> Opens<T> {
                 ways.1 = Arc::downgrade(&served);
                 Way::Served { _held: served }
             }
-        }
+        })
     }
 }
 
@@ -66,15 +77,18 @@ mod tests {
     #[test]
     fn the_first_handle_decides_until_the_last_one_closes() {
         let opens = Opens::<u8>::default();
-        let (first, second) = (opens.enter(|| Some(1)), opens.enter(|| None));
+        let enter = |decision| opens.enter(|| Ok::<_, ()>(()), || decision).expect("it may join");
+        let (first, second) = (enter(Some(1)), enter(None));
         assert_eq!(second.passed().as_deref(), Some(&1));
         drop(first);
-        assert_eq!(opens.enter(|| None).passed().as_deref(), Some(&1));
+        assert_eq!(enter(None).passed().as_deref(), Some(&1));
+        assert!(opens.hold(|is_passed| is_passed) && opens.enter(|| Err(5), || None).is_err());
         drop(second);
-        let served = opens.enter(|| None);
+        assert!(!opens.hold(|is_passed| is_passed));
+        let served = enter(None);
         assert_eq!(served.passed(), None);
-        assert_eq!(opens.enter(|| Some(2)).passed(), None);
+        assert_eq!(enter(Some(2)).passed(), None);
         drop(served);
-        assert_eq!(opens.enter(|| Some(3)).passed().as_deref(), Some(&3));
+        assert_eq!(enter(Some(3)).passed().as_deref(), Some(&3));
     }
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use fuser::{BackingId, InitFlags, KernelConfig};
 
 use crate::cache::FileCache;
-use crate::node::{Handle, Node};
+use crate::node::{Handle, Node, set_id_bits};
 use crate::relations::is_log;
 
 /// Which files pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     None,
-    /// Logs, which databases write once and hardly read.
+    /// Logs, which databases write once and hardly read, beside a cache.
     Logs,
     All,
 }
@@ -46,25 +46,29 @@ impl Passthrough {
         if !node.is_regular() || !self.is_offered.load(Relaxed) {
             return false;
         }
-        match self.which {
-            Passed::None => false,
-            // Cached blocks could become outdated unseen.
-            Passed::Logs => {
-                is_log(&node.state.path()) && cache.is_none_or(|cache| cache.has_none_of(&node.state, node))
-            }
-            Passed::All => true,
+        // See `Handle::may_join`.
+        if node.stat().map_or(true, |stat| set_id_bits(stat.st_mode) != 0) {
+            return false;
+        }
+        match (self.which, cache) {
+            (Passed::None, _) => false,
+            (Passed::Logs, Some(cache)) => cache.leave(&node.state, node, is_log),
+            (Passed::Logs | Passed::All, _) => true,
         }
     }
 
     /// Finds out whether the kernel passes the file of a new handle; `register` tells the kernel of
     /// the open file below.
+    ///
+    /// # Errors
+    /// As [`Handle::may_join`].
     pub fn enter(
         &self,
         handle: &Handle,
         cache: Option<&FileCache>,
         register: impl FnOnce(&Handle) -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
-        let way = handle.node.opens.enter(|| {
+    ) -> io::Result<Option<Arc<BackingId>>> {
+        let decide = || {
             if !self.wants(&handle.node, cache) {
                 return None;
             }
@@ -74,7 +78,8 @@ impl Passthrough {
                 tracing::info!(%error, "the kernel passes no files; the mount serves them");
             });
             registered.ok()
-        });
-        handle.go(way)
+        };
+        let way = handle.node.opens.enter(|| handle.may_join(), decide)?;
+        Ok(handle.go(way))
     }
 }

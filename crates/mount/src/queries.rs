@@ -1,6 +1,6 @@
 //! Queries that run now and what they read: hints for HeuristicDB (SYSTOR'21, section 4).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use parking_lot::Mutex;
 use terrace_cache::policy::Relation;
@@ -39,7 +39,7 @@ impl Queries {
     }
 
     /// What has changed, if `now` are all queries of the client: those that ended come first.
-    pub fn replace(&self, client: u64, now: &HashMap<u64, Vec<Relation>>) -> Vec<QueryChange> {
+    pub fn replace(&self, client: u64, now: &BTreeMap<u64, Vec<Relation>>) -> Vec<QueryChange> {
         let mut known = self.0.lock();
         let mut changes = Vec::new();
         known.running.retain(|&(whose, query), running| {
@@ -72,7 +72,7 @@ mod tests {
         let (first, second) = (queries.number_client(), queries.number_client());
         let list = |list: &[(u64, &[u32])]| {
             let relations = |numbers: &[u32]| numbers.iter().copied().map(Relation).collect::<Vec<_>>();
-            list.iter().map(|&(query, numbers)| (query, relations(numbers))).collect::<HashMap<_, _>>()
+            list.iter().map(|&(query, numbers)| (query, relations(numbers))).collect::<BTreeMap<_, _>>()
         };
         let (one, two) = (vec![Relation(1)], vec![Relation(1), Relation(2)]);
         assert_eq!(queries.replace(first, &list(&[(7, &[1])])), [Began(1, one.clone())]);

@@ -219,12 +219,14 @@ impl Filesystem for Requests {
         entry(reply, self.tree.link(number, parent, name));
     }
 
-    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.tree.open(number, flags) {
-            Ok(handle) => match self.tree.pass(handle, |file| reply.open_backing(file)) {
-                Some(passed) => reply.opened_passthrough(handle, FopenFlags::empty(), &passed),
-                None => reply.opened(handle, open_flags()),
-            },
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opened = self.tree.open(of(request), number, flags).and_then(|handle| {
+            let passed = self.tree.pass(handle, |file| reply.open_backing(file))?;
+            Ok((handle, passed))
+        });
+        match opened {
+            Ok((handle, Some(passed))) => reply.opened_passthrough(handle, FopenFlags::empty(), &passed),
+            Ok((handle, None)) => reply.opened(handle, open_flags()),
             Err(error) => reply.error(error.into()),
         }
     }
@@ -239,16 +241,19 @@ impl Filesystem for Requests {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.tree.create(of(request), parent, name, (mode, umask, flags)) {
-            Ok((attributes, handle)) => {
-                let (time, generation) = (&EXPIRES_AT_ONCE, Generation(0));
-                match self.tree.pass(handle, |file| reply.open_backing(file)) {
-                    Some(passed) => {
-                        let flags = FopenFlags::empty();
-                        reply.created_passthrough(time, &attributes, generation, handle, flags, &passed);
-                    }
-                    None => reply.created(time, &attributes, generation, handle, open_flags()),
-                }
+        let created = self.tree.create(of(request), parent, name, (mode, umask, flags));
+        let created = created.and_then(|(attributes, handle)| {
+            let passed = self.tree.pass(handle, |file| reply.open_backing(file))?;
+            Ok((attributes, handle, passed))
+        });
+        let (time, generation) = (&EXPIRES_AT_ONCE, Generation(0));
+        match created {
+            Ok((attributes, handle, Some(passed))) => {
+                let flags = FopenFlags::empty();
+                reply.created_passthrough(time, &attributes, generation, handle, flags, &passed);
+            }
+            Ok((attributes, handle, None)) => {
+                reply.created(time, &attributes, generation, handle, open_flags());
             }
             Err(error) => reply.error(error.into()),
         }

@@ -12,9 +12,10 @@ use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 
 use crate::cache::FileCache;
+use crate::caller::Caller;
 use crate::counters::{Counters, count};
 use crate::lower::{Bytes, Lower, read_lower};
-use crate::node::{Handle, Node, Nodes, flush};
+use crate::node::{Handle, Node, Nodes, flush, set_id_bits};
 use crate::observer::{Observer, observe};
 use crate::passthrough::Passthrough;
 use crate::queries::Queries;
@@ -105,11 +106,11 @@ impl Tree {
         drop(removed);
     }
 
-    pub fn open(&self, number: INodeNo, flags: OpenFlags) -> io::Result<FileHandle> {
+    pub fn open(&self, caller: Caller, number: INodeNo, flags: OpenFlags) -> io::Result<FileHandle> {
         let node = self.nodes.get(number)?;
         let flags = lower_flags(flags.0);
         let fd = node.open(flags)?;
-        Ok(self.add_handle(Handle::new(node, fd, flags)))
+        Ok(self.add_handle(Handle::new(node, fd, flags, caller.uid)))
     }
 
     /// What the kernel knows the file of a new handle by, if it reads and writes it by itself.
@@ -117,16 +118,32 @@ impl Tree {
         &self,
         handle: FileHandle,
         register: impl FnOnce(&File) -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
-        let handle = self.handle(handle).ok()?;
-        let passed = self.passthrough.enter(&handle, self.cache.as_ref(), |handle| register(&handle.file));
-        count(&self.counters.opens_passed, u64::from(passed.is_some()));
+    ) -> io::Result<Option<Arc<BackingId>>> {
+        let opened = self.handle(handle)?;
+        let passed = self.passthrough.enter(&opened, self.cache.as_ref(), |handle| register(&handle.file));
+        match &passed {
+            Ok(passed) => count(&self.counters.opens_passed, u64::from(passed.is_some())),
+            Err(_) => self.remove_handle(handle),
+        }
         passed
     }
 
+    /// Whether programs of others have the file open for writes that could leave set-id bits.
+    pub fn has_writers_of_others(&self, node: &Node) -> io::Result<bool> {
+        let stat = node.stat()?;
+        let handles = self.handles.read();
+        Ok(handles.values().any(|handle| handle.node.number == node.number && handle.could_leave_ids(&stat)))
+    }
+
     /// A handle of a file that was opened below when it was created.
-    pub fn add_created(&self, node: Arc<Node>, fd: std::os::fd::OwnedFd, flags: i32) -> FileHandle {
-        self.add_handle(Handle::new(node, fd, lower_flags(flags)))
+    pub fn add_created(
+        &self,
+        caller: Caller,
+        node: Arc<Node>,
+        fd: std::os::fd::OwnedFd,
+        flags: i32,
+    ) -> FileHandle {
+        self.add_handle(Handle::new(node, fd, lower_flags(flags), caller.uid))
     }
 
     pub fn creation_flags(flags: i32) -> OFlags {
@@ -247,12 +264,10 @@ impl Tree {
     /// Removes the set-user-id and set-group-id bits, as a write of another user does.
     pub fn strip_ids(&self, node: &Node) -> io::Result<()> {
         let mode = node.stat()?.st_mode;
-        let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-        let stripped = mode & !(libc::S_ISUID | group);
-        if stripped == mode {
-            return Ok(());
+        match set_id_bits(mode) {
+            0 => Ok(()),
+            bits => self.around(node, || self.set_mode(node, mode & !bits)),
         }
-        self.around(node, || self.set_mode(node, stripped))
     }
 
     pub fn set_len(&self, node: &Node, handle: Option<FileHandle>, bytes: u64) -> io::Result<()> {

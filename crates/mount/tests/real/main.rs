@@ -462,12 +462,17 @@ fn other_file_systems_below_are_refused() {
     });
 }
 
-/// Runs a command as another user on a mount that lets all in.
-fn as_user(scene: &Scene, command: &str) -> std::process::Output {
+/// A shell of another user on a mount that lets all in.
+fn shell(scene: &Scene, command: &str) -> std::process::Command {
     let mut shell = std::process::Command::new("sh");
     std::os::unix::process::CommandExt::uid(&mut shell, 12345);
     std::os::unix::process::CommandExt::gid(&mut shell, 12346);
-    shell.args(["-c", command]).current_dir(scene.at("d")).output().expect("a shell")
+    shell.args(["-c", command]).current_dir(scene.at("d"));
+    shell
+}
+
+fn as_user(scene: &Scene, command: &str) -> std::process::Output {
+    shell(scene, command).output().expect("a shell")
 }
 
 #[test]

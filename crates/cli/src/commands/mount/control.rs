@@ -4,8 +4,8 @@
 //! all queries that run now. A client that goes has none.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,20 +13,27 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::fs::Mode;
 use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_mount::{QueryHints, Watch};
 
 /// How often a thread looks whether the mount ends.
 const LOOK: Duration = Duration::from_millis(200);
-const LINE_BYTES_MAX: u64 = 64 << 10;
-const QUERIES_MAX: usize = 4096;
+const LINE_BYTES_MAX: usize = 64 << 10;
+const LIST_BYTES_MAX: usize = 1 << 20;
 const CLIENTS_MAX: usize = 16;
 
 /// A socket that listens, and is removed in the end.
 pub(super) struct Control {
     path: PathBuf,
+    /// Device and inode, so that a socket of another mount stays.
+    file: (u64, u64),
     listener: UnixListener,
+}
+
+fn file_at(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 /// The thread that accepts clients. Dropping it sends them away.
@@ -54,8 +61,11 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
 
 fn listen(path: &Path) -> io::Result<UnixListener> {
     remove_old(path)?;
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    // Nobody else may connect, not even for a moment. No other thread makes files yet.
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(umask);
+    let listener = listener?;
     // So that the thread sees the end of the mount.
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -65,7 +75,8 @@ impl Control {
     /// Listens at `path`, without answers yet.
     pub fn bind(path: &Path) -> Outcome<Control> {
         let listener = listen(path).map_err(|error| failure(path, &error))?;
-        Ok(Control { path: path.to_owned(), listener })
+        let file = file_at(path).map_err(|error| failure(path, &error))?;
+        Ok(Control { path: path.to_owned(), file, listener })
     }
 
     /// Passes on what clients say, to the mount of `watch`.
@@ -82,7 +93,9 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -136,23 +149,30 @@ fn query(line: &str) -> Result<(u64, Vec<PathBuf>), String> {
     Ok((number, words.map(PathBuf::from).collect()))
 }
 
+fn is_pause(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
 /// The next line, without its end; `None` at the end of input or of the mount.
 fn next_line(input: &mut impl BufRead, stop: &AtomicBool) -> Result<Option<String>, String> {
     let mut line = Vec::new();
+    // Not `read_until`, which goes on as long as some bytes come.
     while !stop.load(Relaxed) {
-        let left = LINE_BYTES_MAX - line.len() as u64;
-        match input.by_ref().take(left).read_until(b'\n', &mut line) {
-            Ok(0) => return Ok(None),
-            Ok(_) if line.ends_with(b"\n") => {
-                return Ok(Some(String::from_utf8_lossy(&line).trim().to_owned()));
-            }
-            Ok(_) if line.len() as u64 >= LINE_BYTES_MAX => {
-                return Err(format!("a line has more than {LINE_BYTES_MAX} bytes"));
-            }
-            Ok(_) => {}
-            // What came so far is in `line`.
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+        let found = match input.fill_buf() {
+            Ok([]) => return Ok(None),
+            Ok(found) => found,
+            Err(error) if is_pause(error.kind()) => continue,
             Err(error) => return Err(error.to_string()),
+        };
+        let end = found.iter().position(|&byte| byte == b'\n');
+        let taken = end.map_or(found.len(), |end| end + 1);
+        line.extend_from_slice(&found[..taken]);
+        input.consume(taken);
+        if line.len() > LINE_BYTES_MAX {
+            return Err(format!("a line has more than {LINE_BYTES_MAX} bytes"));
+        }
+        if end.is_some() {
+            return Ok(Some(String::from_utf8_lossy(&line).trim().to_owned()));
         }
     }
     Ok(None)
@@ -163,13 +183,15 @@ fn listen_to(stream: &UnixStream, hints: &QueryHints, stop: &AtomicBool) -> Resu
     let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK)));
     prepared.map_err(|error| error.to_string())?;
     let mut input = BufReader::new(stream);
-    let mut running = Vec::new();
+    let (mut running, mut bytes) = (Vec::new(), 0);
     while let Some(line) = next_line(&mut input, stop)? {
+        bytes += line.len();
+        if bytes > LIST_BYTES_MAX {
+            return Err(format!("a list has more than {LIST_BYTES_MAX} bytes"));
+        }
         if line.is_empty() {
             hints.replace(&running);
-            running.clear();
-        } else if running.len() == QUERIES_MAX {
-            return Err(format!("a list has more than {QUERIES_MAX} queries"));
+            (running, bytes) = (Vec::new(), 0);
         } else {
             running.push(query(&line)?);
         }
@@ -207,7 +229,7 @@ mod tests {
         assert_eq!(next_line(&mut input, &stop), Ok(Some(String::new())));
         // Without its end a line may be a part of one.
         assert_eq!(next_line(&mut input, &stop), Ok(None));
-        let mut long = Cursor::new(vec![b'1'; LINE_BYTES_MAX as usize + 1]);
+        let mut long = Cursor::new(vec![b'1'; LINE_BYTES_MAX + 1]);
         assert!(next_line(&mut long, &stop).unwrap_err().contains("65536 bytes"));
         stop.store(true, Relaxed);
         assert_eq!(next_line(&mut Cursor::new(b"1 a\n".to_vec()), &stop), Ok(None));
