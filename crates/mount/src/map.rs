@@ -366,11 +366,24 @@ pub(crate) mod kill {
 
     thread_local! {
         static WRITES_LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+        static ENDS_ALL: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Lets this thread write `writes` more times; `u64::MAX` means for ever.
+    /// Lets this thread write the map `writes` more times; `u64::MAX` means for ever.
     pub fn after(writes: u64) {
         WRITES_LEFT.set(writes);
+        ENDS_ALL.set(false);
+    }
+
+    /// Lets this thread write map, cache and files `writes` more times in all.
+    pub fn all_after(writes: u64) {
+        WRITES_LEFT.set(writes);
+        ENDS_ALL.set(true);
+    }
+
+    /// Whether a write of cache or file comes too late.
+    pub fn is_all_dead() -> bool {
+        ENDS_ALL.get() && is_dead()
     }
 
     pub fn is_dead() -> bool {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace_io::{BlockDevice, FileDirectory};
+use terrace_io::{BlockDevice, DecoratedDirectory, Decorator, FileDirectory, Write};
 
 use super::*;
 use crate::links::Links;
@@ -92,6 +92,9 @@ impl Lower for MemoryFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<usize> {
+        if kill::is_all_dead() {
+            return Ok(bytes.len());
+        }
         let mut content = self.0.lock();
         content.tick();
         let fails = content.writes_left.as_mut().is_some_and(|left| {
@@ -106,6 +109,28 @@ impl Lower for MemoryFile {
         }
         content.bytes[offset as usize..end].copy_from_slice(stored);
         if fails { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(bytes.len()) }
+    }
+}
+
+/// The cache's file, which a killed process writes no more.
+#[derive(Debug)]
+struct Mortal(Arc<dyn BlockDevice>);
+
+impl Decorator for Mortal {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if kill::is_all_dead() { Ok(()) } else { self.0.write_at(offset, bytes) }
+    }
+
+    fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
+        writes.iter().try_for_each(|write| Decorator::write_at(self, write.offset, write.bytes))
+    }
+
+    fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if kill::is_all_dead() { Ok(()) } else { self.0.write_through_at(offset, bytes) }
     }
 }
 
@@ -134,7 +159,8 @@ impl Scene {
     fn open(&mut self) {
         let owner = Owner { power_cycle: [1; 16], device: 1, inode: 2, block_bytes: BLOCK as u64 };
         let found = FileMap::open(&self.folder.path().join("cache.map"), owner).expect("a map");
-        let directory = FileDirectory::open(self.folder.path()).expect("a directory");
+        let directory = Arc::new(FileDirectory::open(self.folder.path()).expect("a directory"));
+        let directory = DecoratedDirectory::new(directory, |_, device| Arc::new(Mortal(device)));
         let config = CacheConfig::new(64).power_cycle(Some([1; 16]));
         let clockwork = Clockwork { quiet: self.quiet, is_fine: true, is_local: true };
         let counters = Arc::new(Counters::default());
@@ -529,7 +555,7 @@ fn catches_keep_partly_written() {
     });
 }
 
-/// Random reads and changes through and past the mount, closes and kills at any write of the map.
+/// Random reads and changes through and past the mount, closes and kills at any write.
 #[test]
 fn random_lives_serve_no_stale_byte() {
     let seed = std::env::var("TERRACE_SEED")
@@ -558,7 +584,7 @@ fn random_lives_serve_no_stale_byte() {
                 6 => scene.truncate(random.random_range(0..FILE)),
                 7 => scene.reopen(),
                 _ => {
-                    kill::after(random.random_range(0..4));
+                    kill::all_after(random.random_range(0..16));
                     scene.write(aligned, &[step as u8; BLOCK]).expect("written");
                     scene.kill();
                 }
