@@ -26,7 +26,11 @@ impl Table {
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::ReadOnly`], [`Error::Full`],
     /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let (key, value) = (key.as_ref(), value.as_ref());
+        self.put_bytes(key.as_ref(), value.as_ref())
+    }
+
+    /// Apart from [`Table::put`], which is compiled for each type of key and value.
+    fn put_bytes(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let page_bytes = self.state().tree.page_bytes();
         if key.len() <= MAX_KEY_BYTES && value.len() <= max_inline_value(page_bytes, key.len()) {
             let single = Single { key, new: New::Value(value) };
@@ -72,7 +76,10 @@ impl Table {
     /// # Errors
     /// Those of [`Table::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let key = key.as_ref();
+        self.delete_bytes(key.as_ref())
+    }
+
+    fn delete_bytes(&self, key: &[u8]) -> Result<bool> {
         if key.len() <= MAX_KEY_BYTES {
             let single = Single { key, new: New::Nothing };
             let durability = self.shared().settings.durability;

@@ -297,7 +297,10 @@ impl Transaction {
     /// [`Error::ReadOnly`], [`Error::Full`], [`Error::TableNotFound`], [`Error::Poisoned`],
     /// [`Error::Io`].
     pub fn put(&self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let (key, value) = (key.as_ref(), value.as_ref());
+        self.put_bytes(table, key.as_ref(), value.as_ref())
+    }
+
+    fn put_bytes(&self, table: &Table, key: &[u8], value: &[u8]) -> Result<()> {
         if value.len() > MAX_VALUE_BYTES {
             return Err(Error::ValueTooLarge { length: value.len(), max: MAX_VALUE_BYTES });
         }
