@@ -1,5 +1,6 @@
 //! `terrace mount`
 
+mod accept;
 mod control;
 mod http;
 mod metrics;

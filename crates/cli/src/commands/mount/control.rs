@@ -8,18 +8,15 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use rustix::fs::Mode;
 use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_mount::{QueryHints, Watch};
 
-/// How often a thread looks whether the mount ends.
-const LOOK: Duration = Duration::from_millis(200);
+use super::accept::{Accepting, End, PAUSE, accept_all, is_pause};
+
 const LINE_BYTES_MAX: usize = 64 << 10;
 const LIST_BYTES_MAX: usize = 1 << 20;
 const CLIENTS_MAX: usize = 16;
@@ -34,12 +31,6 @@ pub(super) struct Control {
 
 fn file_at(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
-}
-
-/// The thread that accepts clients. Dropping it sends them away.
-pub(super) struct Serving {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// Removes a socket that a killed mount left.
@@ -66,7 +57,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = UnixListener::bind(path);
     rustix::process::umask(umask);
     let listener = listener?;
-    // So that the thread sees the end of the mount.
+    // So that the thread sees the end.
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -79,15 +70,32 @@ impl Control {
         Ok(Control { path: path.to_owned(), file, listener })
     }
 
-    /// Passes on what clients say, to the mount of `watch`.
-    pub fn serve(self, watch: Watch) -> Outcome<Serving> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopping, path) = (Arc::clone(&stop), self.path.clone());
-        // It owns the socket, which is removed when the last client has gone.
-        let accept = move || accept(&self, &watch, &stopping);
-        let thread = thread::Builder::new().name("control".to_owned()).spawn(accept);
-        let thread = thread.map_err(|error| failure(&path, &error))?;
-        Ok(Serving { stop, thread: Some(thread) })
+    /// Passes on what clients say, to the mount of `watch`, until the result is dropped.
+    pub fn serve(self, watch: Watch) -> Outcome<Accepting> {
+        let path = self.path.clone();
+        // The thread owns the socket, which is removed when the last client has gone.
+        let accepting = Accepting::start("control", move |end| self.accept(&watch, end));
+        accepting.map_err(|error| failure(&path, &error))
+    }
+
+    fn accept(&self, watch: &Watch, end: &End) {
+        let mut clients: Vec<JoinHandle<()>> = Vec::new();
+        accept_all((&self.listener, "--control"), UnixListener::accept, end, |(mut stream, _)| {
+            clients.retain(|client| !client.is_finished());
+            if clients.len() >= CLIENTS_MAX {
+                let _ = writeln!(stream, "there are {CLIENTS_MAX} clients already");
+                return;
+            }
+            let (hints, end) = (watch.query_hints(), end.clone());
+            let talk = move || talk(&stream, &hints, &end);
+            match thread::Builder::new().name("queries".to_owned()).spawn(talk) {
+                Ok(client) => clients.push(client),
+                Err(error) => tracing::warn!(%error, "no thread for a client of --control"),
+            }
+        });
+        for client in clients {
+            let _ = client.join();
+        }
     }
 }
 
@@ -99,49 +107,6 @@ impl Drop for Control {
     }
 }
 
-impl Drop for Serving {
-    fn drop(&mut self) {
-        // Relaxed: the threads look again soon.
-        self.stop.store(true, Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // Its panic was reported by the thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn accept(control: &Control, watch: &Watch, stop: &Arc<AtomicBool>) {
-    let mut clients: Vec<JoinHandle<()>> = Vec::new();
-    let mut is_failing = false;
-    while !stop.load(Relaxed) {
-        clients.retain(|client| !client.is_finished());
-        match control.listener.accept() {
-            Ok((stream, _)) if clients.len() < CLIENTS_MAX => {
-                is_failing = false;
-                let (hints, stop) = (watch.query_hints(), Arc::clone(stop));
-                let talk = move || talk(&stream, &hints, &stop);
-                match thread::Builder::new().name("queries".to_owned()).spawn(talk) {
-                    Ok(client) => clients.push(client),
-                    Err(error) => tracing::warn!(%error, "no thread for a client of --control"),
-                }
-            }
-            Ok((mut stream, _)) => {
-                let _ = writeln!(stream, "there are {CLIENTS_MAX} clients already");
-            }
-            Err(error) => {
-                if error.kind() != io::ErrorKind::WouldBlock && !is_failing {
-                    is_failing = true;
-                    tracing::warn!(%error, "cannot accept clients of --control");
-                }
-                thread::sleep(LOOK);
-            }
-        }
-    }
-    for client in clients {
-        let _ = client.join();
-    }
-}
-
 fn query(line: &str) -> Result<(u64, Vec<PathBuf>), String> {
     let mut words = line.split_ascii_whitespace();
     let number = words.next().unwrap_or_default();
@@ -149,42 +114,38 @@ fn query(line: &str) -> Result<(u64, Vec<PathBuf>), String> {
     Ok((number, words.map(PathBuf::from).collect()))
 }
 
-fn is_pause(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
-}
-
 /// The next line, without its end; `None` at the end of input or of the mount.
-fn next_line(input: &mut impl BufRead, stop: &AtomicBool) -> Result<Option<String>, String> {
+fn next_line(input: &mut impl BufRead, end: &End) -> Result<Option<String>, String> {
     let mut line = Vec::new();
     // Not `read_until`, which goes on as long as some bytes come.
-    while !stop.load(Relaxed) {
+    while !end.has_come() {
         let found = match input.fill_buf() {
             Ok([]) => return Ok(None),
             Ok(found) => found,
-            Err(error) if is_pause(error.kind()) => continue,
+            Err(error) if is_pause(&error) => continue,
             Err(error) => return Err(error.to_string()),
         };
-        let end = found.iter().position(|&byte| byte == b'\n');
-        let taken = end.map_or(found.len(), |end| end + 1);
+        let line_end = found.iter().position(|&byte| byte == b'\n');
+        let taken = line_end.map_or(found.len(), |at| at + 1);
         line.extend_from_slice(&found[..taken]);
         input.consume(taken);
         if line.len() > LINE_BYTES_MAX {
             return Err(format!("a line has more than {LINE_BYTES_MAX} bytes"));
         }
-        if end.is_some() {
+        if line_end.is_some() {
             return Ok(Some(String::from_utf8_lossy(&line).trim().to_owned()));
         }
     }
     Ok(None)
 }
 
-fn listen_to(stream: &UnixStream, hints: &QueryHints, stop: &AtomicBool) -> Result<(), String> {
+fn listen_to(stream: &UnixStream, hints: &QueryHints, end: &End) -> Result<(), String> {
     // It may have been inherited from the listener.
-    let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK)));
+    let prepared = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(PAUSE)));
     prepared.map_err(|error| error.to_string())?;
     let mut input = BufReader::new(stream);
     let (mut running, mut bytes) = (Vec::new(), 0);
-    while let Some(line) = next_line(&mut input, stop)? {
+    while let Some(line) = next_line(&mut input, end)? {
         bytes += line.len();
         if bytes > LIST_BYTES_MAX {
             return Err(format!("a list has more than {LIST_BYTES_MAX} bytes"));
@@ -199,10 +160,10 @@ fn listen_to(stream: &UnixStream, hints: &QueryHints, stop: &AtomicBool) -> Resu
     Ok(())
 }
 
-fn talk(stream: &UnixStream, hints: &QueryHints, stop: &AtomicBool) {
-    if let Err(what) = listen_to(stream, hints, stop) {
+fn talk(stream: &UnixStream, hints: &QueryHints, end: &End) {
+    if let Err(what) = listen_to(stream, hints, end) {
         // Whether the client listens is its own affair; it may not stop this thread.
-        let _ = stream.set_write_timeout(Some(LOOK)).and_then(|()| writeln!(&mut &*stream, "{what}"));
+        let _ = stream.set_write_timeout(Some(PAUSE)).and_then(|()| writeln!(&mut &*stream, "{what}"));
     }
 }
 
@@ -223,15 +184,15 @@ mod tests {
 
     #[test]
     fn lines_have_an_end_and_a_limit() {
-        let stop = AtomicBool::new(false);
+        let end = End::default();
         let mut input = Cursor::new(b"1 a\n\n2 b".to_vec());
-        assert_eq!(next_line(&mut input, &stop), Ok(Some("1 a".to_owned())));
-        assert_eq!(next_line(&mut input, &stop), Ok(Some(String::new())));
+        assert_eq!(next_line(&mut input, &end), Ok(Some("1 a".to_owned())));
+        assert_eq!(next_line(&mut input, &end), Ok(Some(String::new())));
         // Without its end a line may be a part of one.
-        assert_eq!(next_line(&mut input, &stop), Ok(None));
+        assert_eq!(next_line(&mut input, &end), Ok(None));
         let mut long = Cursor::new(vec![b'1'; LINE_BYTES_MAX + 1]);
-        assert!(next_line(&mut long, &stop).unwrap_err().contains("65536 bytes"));
-        stop.store(true, Relaxed);
-        assert_eq!(next_line(&mut Cursor::new(b"1 a\n".to_vec()), &stop), Ok(None));
+        assert!(next_line(&mut long, &end).unwrap_err().contains("65536 bytes"));
+        end.come();
+        assert_eq!(next_line(&mut Cursor::new(b"1 a\n".to_vec()), &end), Ok(None));
     }
 }

@@ -5,20 +5,16 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use httparse::Status;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::accept::{Accepting, End, PAUSE, accept_all, is_pause};
 
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 /// Time of a connection. An answer to a program that waits takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Longest wait before the end is looked for.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Reads of what a program sent behind its head.
 const REST_READS_MAX: usize = 16;
 
@@ -71,13 +67,6 @@ pub(super) struct Server {
     patience: Duration,
 }
 
-/// A thread that answers until this is dropped.
-#[derive(Debug)]
-pub(super) struct Serving {
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
 impl Server {
     /// Listens at an address; port 0 takes a free one.
     pub fn bind(address: SocketAddr) -> io::Result<Server> {
@@ -92,67 +81,21 @@ impl Server {
     }
 
     /// Answers requests of a path by `page`, in a thread.
-    pub fn serve(self, page: impl Fn(&str) -> Answer + Send + 'static) -> io::Result<Serving> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let is_over = Arc::clone(&is_over);
-            thread::Builder::new().name("statistics".to_owned()).spawn(move || self.run(&is_over, page))?
-        };
-        Ok(Serving { is_over, thread: Some(thread) })
+    pub fn serve(self, page: impl Fn(&str) -> Answer + Send + 'static) -> io::Result<Accepting> {
+        Accepting::start("statistics", move |end| {
+            accept_all((&self.listener, "--metrics"), TcpListener::accept, end, |(stream, _)| {
+                let deadline = Instant::now() + self.patience;
+                // The program may have gone, which is no fault of this one.
+                let _ = Connection { stream, deadline, end }.answer(&page);
+            });
+        })
     }
-
-    fn run(self, is_over: &AtomicBool, page: impl Fn(&str) -> Answer) {
-        let mut has_failed = false;
-        // Acquire: pairs with the release in `Serving::drop`.
-        while !is_over.load(Ordering::Acquire) {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    has_failed = false;
-                    let deadline = Instant::now() + self.patience;
-                    // The program may have gone, which is no fault of this one.
-                    let _ = Connection { stream, deadline, is_over }.answer(&page);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
-                Err(error) if is_passing(&error) || error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    // Such as too many open files, which may pass.
-                    if !has_failed {
-                        tracing::warn!(%error, "statistics: connections cannot be accepted; trying again");
-                    }
-                    has_failed = true;
-                    thread::sleep(PAUSE);
-                }
-            }
-        }
-    }
-
-    /// Waits a moment for a connection.
-    fn wait(&self) {
-        let pause = Timespec::try_from(PAUSE).ok();
-        if poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], pause.as_ref()).is_err() {
-            thread::sleep(PAUSE);
-        }
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // A panic there was reported by its thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn is_passing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
 struct Connection<'s> {
     stream: TcpStream,
     deadline: Instant,
-    is_over: &'s AtomicBool,
+    end: &'s End,
 }
 
 /// A request that is answered.
@@ -185,9 +128,9 @@ impl Connection<'_> {
 
     /// Repeats a transfer until some bytes went, or the time is over.
     fn patiently(&mut self, mut act: impl FnMut(&mut TcpStream) -> io::Result<usize>) -> io::Result<usize> {
-        while !self.is_over.load(Ordering::Acquire) && Instant::now() < self.deadline {
+        while !self.end.has_come() && Instant::now() < self.deadline {
             match act(&mut self.stream) {
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_pause(&error) => {}
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 outcome => return outcome,
             }
@@ -237,9 +180,11 @@ fn parse(head: &[u8]) -> Option<Result<Asked, Answer>> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
-    fn serve(patience: Duration, body: usize) -> (SocketAddr, Serving) {
+    fn serve(patience: Duration, body: usize) -> (SocketAddr, Accepting) {
         let mut server = Server::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
         server.patience = patience;
         let address = server.address();

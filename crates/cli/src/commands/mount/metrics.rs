@@ -8,7 +8,8 @@ use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_mount::{MountRelation, MountStats, Watch};
 
-use super::http::{Answer, Server, Serving};
+use super::accept::Accepting;
+use super::http::{Answer, Server};
 use crate::args::MountArgs;
 
 const PAGE: &str = include_str!("metrics.html");
@@ -52,7 +53,7 @@ impl Page {
     }
 
     /// Answers requests in a thread until the result is dropped.
-    pub fn serve(self, watch: Watch, args: &MountArgs) -> Outcome<Serving> {
+    pub fn serve(self, watch: Watch, args: &MountArgs) -> Outcome<Accepting> {
         let answers = Answers {
             watch,
             begun: Instant::now(),
