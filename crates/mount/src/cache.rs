@@ -224,7 +224,9 @@ impl FileCache {
                 inner.extents = record.extents;
                 inner.is_recorded = true;
                 let is_believed = record.is_distinct || planted(MountBug::NoCheckAtOpen);
-                inner.stamp = is_believed.then_some(record.stamp);
+                if is_believed {
+                    inner.take_stamp(record.stamp);
+                }
                 if planted(MountBug::NoCheckAtOpen) {
                     inner.stamp = Some(stamp);
                 }
@@ -236,7 +238,7 @@ impl FileCache {
                 self.record(state, inner);
             }
             self.drop_all(state, inner, Dropped::Outside);
-            inner.stamp = Some(stamp);
+            inner.take_stamp(stamp);
             let is_settled = self.clockwork.is_settled(&stamp, SystemTime::now());
             inner.young_since = (!is_settled).then(Instant::now);
             inner.young_until = inner.young_since.map(|since| since + self.clockwork.quiet);
@@ -352,7 +354,7 @@ impl FileCache {
         if inner.is_recorded || !self.is_usable() {
             return None;
         }
-        let is_distinct = self.clockwork.is_distinct(&stamp, SystemTime::now());
+        let is_distinct = self.clockwork.is_distinct(&stamp, inner.watched(), SystemTime::now());
         let record = Record { id: state.id, stamp, is_distinct, extents: inner.extents };
         if let Err(error) = self.map.lock().write_clean(slot, &record) {
             self.break_map(&error);
@@ -404,7 +406,7 @@ impl FileCache {
         inner.is_recorded = false;
         match lower.stamp() {
             Ok(stamp) => {
-                inner.stamp = Some(stamp);
+                inner.take_stamp(stamp);
                 // A change from outside may have begun meanwhile, and this stamp hides it. Programs
                 // that never pause must not keep the file out for ever.
                 if let (Some(_), Some(since)) = (inner.young_until, inner.young_since) {
@@ -528,7 +530,7 @@ impl FileCache {
         let Some(stamp) = lower.stamp().ok().filter(|stamp| stamp.bytes == 0) else { return };
         if inner.stamp.is_none() && inner.writers == 0 && !self.known.lock().contains_key(&state.id) {
             inner.is_known = true;
-            inner.stamp = Some(stamp);
+            inner.take_stamp(stamp);
         }
     }
 

@@ -206,10 +206,11 @@ impl fmt::Display for MountStats {
         let Some(cache) = &self.cache else { return Ok(()) };
         write!(
             f,
-            "\nblocks: hit ratio {:.4}, {} hits, {} misses, {} admissions, {} evictions, \
-             {} of {} bytes in use, {} bytes written to the cache",
+            "\nblocks: hit ratio {:.4}, {} hits, {} more read from the directory because that was sooner, \
+             {} misses, {} admissions, {} evictions, {} of {} bytes in use, {} bytes written to the cache",
             cache.hit_ratio(),
             cache.hits,
+            cache.below,
             cache.misses,
             cache.admissions,
             cache.evictions,

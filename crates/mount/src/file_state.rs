@@ -13,7 +13,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     pub is_known: bool,
     /// The stamp to which the blocks belong.
     pub stamp: Option<Stamp>,
+    /// Since when it is known to be the file's.
+    pub stamped: Option<Instant>,
     /// A change from outside may last until then.
     pub young_until: Option<Instant>,
     /// When that began.
@@ -69,6 +71,18 @@ pub(crate) struct Change {
     pub is_trusted: bool,
     /// The relation of the file.
     pub part: Option<Part>,
+}
+
+impl Inner {
+    /// The file has this stamp now, and the blocks belong to it.
+    pub fn take_stamp(&mut self, stamp: Stamp) {
+        (self.stamp, self.stamped) = (Some(stamp), Some(Instant::now()));
+    }
+
+    /// For how long the file has had its stamp, at least.
+    pub fn watched(&self) -> Duration {
+        self.stamped.map_or(Duration::ZERO, |since| since.elapsed())
+    }
 }
 
 impl FileState {

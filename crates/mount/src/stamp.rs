@@ -50,6 +50,11 @@ impl Stamp {
         UNIX_EPOCH.checked_add(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
     }
 
+    /// Longest time in which a further change may have the same stamp.
+    fn tick(&self) -> Duration {
+        if self.changed[1] == 0 { TICK_MAX } else { FRACTION_MAX }
+    }
+
     /// Whether the last change is `age` old by the clock `now`. A change in the future is not.
     pub fn is_older(&self, age: Duration, now: SystemTime) -> bool {
         self.changed_at().and_then(|changed| now.duration_since(changed).ok()).is_some_and(|old| old >= age)
@@ -69,6 +74,8 @@ pub(crate) struct Clockwork {
 
 /// Longest tick of a clock: some file systems count two seconds.
 const TICK_MAX: Duration = Duration::from_secs(2);
+/// Longest tick where times have parts of a second: 10 ms of Linux, and 10 of exFAT.
+const FRACTION_MAX: Duration = Duration::from_millis(50);
 
 impl Clockwork {
     /// Whether a change from outside with this stamp is over, as far as the clock tells.
@@ -78,9 +85,12 @@ impl Clockwork {
         self.quiet.is_zero() || (self.is_local && stamp.is_older(self.quiet, now))
     }
 
-    /// Whether any change after `now` has another stamp, even while nobody looks.
-    pub fn is_distinct(&self, stamp: &Stamp, now: SystemTime) -> bool {
-        self.is_fine || (self.is_local && stamp.is_older(TICK_MAX, now))
+    /// Whether any change after `now` has another stamp, even while nobody looks. The file has had
+    /// the stamp for as long as it was `watched`, whatever the clock of its times says.
+    pub fn is_distinct(&self, stamp: &Stamp, watched: Duration, now: SystemTime) -> bool {
+        // Twice, because two clocks may differ in their pace.
+        let is_watched = watched >= 2 * stamp.tick();
+        self.is_fine || is_watched || (self.is_local && stamp.is_older(stamp.tick(), now))
     }
 }
 
@@ -99,7 +109,14 @@ mod tests {
         assert!(!clockwork.is_settled(&at(-5), now));
         let far = Clockwork { is_local: false, ..clockwork };
         assert!(!far.is_settled(&at(1), now));
-        assert!(clockwork.is_distinct(&at(998), now) && !clockwork.is_distinct(&at(999), now));
-        assert!(Clockwork { is_fine: true, ..far }.is_distinct(&at(1000), now));
+        let (short, long) = (Duration::from_secs(3), Duration::from_secs(4));
+        assert!(clockwork.is_distinct(&at(998), short, now) && !clockwork.is_distinct(&at(999), short, now));
+        assert!(far.is_distinct(&at(1000), long, now) && !far.is_distinct(&at(1), short, now));
+        let fraction = |nanoseconds| Stamp { changed: [999, nanoseconds], ..Stamp::default() };
+        let is_distinct = |stamp| clockwork.is_distinct(&stamp, Duration::ZERO, now);
+        assert!(is_distinct(fraction(950_000_000)) && !is_distinct(fraction(950_000_001)));
+        let tenth = Duration::from_millis(100);
+        assert!(far.is_distinct(&fraction(1), tenth, now) && !far.is_distinct(&fraction(1), tenth / 2, now));
+        assert!(Clockwork { is_fine: true, ..far }.is_distinct(&at(1000), Duration::ZERO, now));
     }
 }

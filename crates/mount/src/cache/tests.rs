@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -138,6 +138,8 @@ impl Decorator for Mortal {
 struct Scene {
     folder: tempfile::TempDir,
     quiet: Duration,
+    /// The files are of a server.
+    is_far: bool,
     lower: Arc<MemoryFile>,
     state: Arc<FileState>,
     cache: Option<FileCache>,
@@ -151,7 +153,8 @@ impl Scene {
     fn new(quiet: Duration) -> Scene {
         let folder = tempfile::tempdir().expect("a directory");
         let lower = MemoryFile::new((0..FILE).map(|at| (at / 100) as u8).collect());
-        let mut scene = Scene { folder, quiet, lower, state: state(FileId::default(), "a.db"), cache: None };
+        let state = state(FileId::default(), "a.db");
+        let mut scene = Scene { folder, quiet, is_far: false, lower, state, cache: None };
         scene.open();
         scene
     }
@@ -162,7 +165,8 @@ impl Scene {
         let directory = Arc::new(FileDirectory::open(self.folder.path()).expect("a directory"));
         let directory = DecoratedDirectory::new(directory, |_, device| Arc::new(Mortal(device)));
         let config = CacheConfig::new(64).power_cycle(Some([1; 16]));
-        let clockwork = Clockwork { quiet: self.quiet, is_fine: true, is_local: true };
+        let is_near = !self.is_far;
+        let clockwork = Clockwork { quiet: self.quiet, is_fine: is_near, is_local: is_near };
         let counters = Arc::new(Counters::default());
         let cache = FileCache::open(found, &directory, "cache", config, clockwork, counters);
         self.cache = Some(cache.expect("a cache"));
@@ -250,6 +254,23 @@ fn blocks_are_served_from_the_cache_and_stay_over_a_close() {
     scene.read(0, FILE);
     assert!(scene.hits() >= 31, "it is not warm after a kill");
     scene.check();
+}
+
+/// The clock of a file server may be wrong, so the mount must have seen that the file rests.
+#[test]
+fn a_file_of_a_server_is_warm_if_it_was_watched() {
+    let mut scene = Scene::new(AT_ONCE);
+    scene.is_far = true;
+    for (seconds, is_warm) in [(0, false), (5, true), (0, false)] {
+        scene.reopen();
+        scene.check();
+        let watched_since = Instant::now().checked_sub(Duration::from_secs(seconds));
+        scene.state.lock().stamped = Some(watched_since.expect("the machine has run for seconds"));
+        scene.reopen();
+        let before = scene.hits();
+        scene.read(0, FILE);
+        assert_eq!(scene.hits() >= before + 31, is_warm, "watched for {seconds} s");
+    }
 }
 
 #[test]
