@@ -268,12 +268,11 @@ impl FileCache {
         is_believed && !inner.is_left && !inner.is_in_doubt && self.is_usable()
     }
 
-    /// Leaves a file to the kernel, if it is `wanted` by its name and no block is cached, nor was
-    /// when the cache was closed. No block is cached from now on.
-    pub fn leave(&self, state: &FileState, lower: &dyn Lower, wanted: impl FnOnce(&Path) -> bool) -> bool {
-        let is_wanted = wanted(&state.path());
+    /// Leaves a file alone, if it `may` and no block is cached, nor was when the cache was closed. No
+    /// block is cached from now on. Returns whether it is left.
+    pub fn leave(&self, state: &FileState, lower: &dyn Lower, may: bool) -> bool {
         let mut inner = state.lock();
-        if is_wanted && self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty() {
+        if may && self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty() {
             inner.is_left = true;
         }
         inner.is_left

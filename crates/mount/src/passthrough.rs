@@ -8,13 +8,14 @@ use fuser::{BackingId, InitFlags, KernelConfig};
 
 use crate::cache::FileCache;
 use crate::node::{Handle, Node, set_id_bits};
-use crate::relations::is_log;
+use crate::relations::Log;
 
 /// Which files pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     None,
-    /// Logs, which databases write once and hardly read, beside a cache.
+    /// Logs, which databases write once and hardly read, beside a cache: those that may outlive the
+    /// mount ([`Log::Plain`]).
     Logs,
     All,
 }
@@ -52,7 +53,10 @@ impl Passthrough {
         }
         match (self.which, cache) {
             (Passed::None, _) => false,
-            (Passed::Logs, Some(cache)) => cache.leave(&node.state, node, is_log),
+            (Passed::Logs, Some(cache)) => {
+                let log = Log::of(&node.state.path());
+                cache.leave(&node.state, node, log.is_some()) && log != Some(Log::Judging)
+            }
             (Passed::Logs | Passed::All, _) => true,
         }
     }

@@ -44,18 +44,32 @@ const TOGETHER: [&str; 8] = [
     "diagnostic.data",
 ];
 
-/// Directories of logs, which a database writes once, in order, and reads after a crash.
-const LOGS: [&str; 2] = ["pg_wal", "#innodb_redo"];
-/// Beginnings of names of such logs in other directories.
-const LOG_FILES: [&str; 3] = ["ib_logfile", "aria_log.", "WiredTigerLog."];
+/// A log, which a database writes once, in order, and reads after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Log {
+    /// Of PostgreSQL, WiredTiger or RocksDB.
+    Plain,
+    /// Of InnoDB or Aria. When a read fails, InnoDB logs that the index is corrupt. So its log must
+    /// fail together with its data, which the death of the mount ends.
+    Judging,
+}
 
-/// Whether a file is a log of PostgreSQL, InnoDB, Aria, WiredTiger or RocksDB.
-pub(crate) fn is_log(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let directory = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    LOGS.contains(&&*directory)
-        || LOG_FILES.iter().any(|begin| name.starts_with(begin))
-        || name.strip_suffix(".log").is_some_and(|stem| stem.len() >= 6 && is_number(stem))
+/// Directories of logs, and beginnings of names of logs in other directories.
+const LOG_DIRECTORIES: [(&str, Log); 2] = [("pg_wal", Log::Plain), ("#innodb_redo", Log::Judging)];
+const LOG_FILES: [(&str, Log); 3] =
+    [("ib_logfile", Log::Judging), ("aria_log.", Log::Judging), ("WiredTigerLog.", Log::Plain)];
+
+impl Log {
+    /// The log that a file is a part of.
+    pub fn of(path: &Path) -> Option<Log> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let directory = path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
+        let by_directory = LOG_DIRECTORIES.iter().find(|(known, _)| directory == **known);
+        let by_name = || LOG_FILES.iter().find(|(begin, _)| name.starts_with(begin));
+        let of_rocksdb = || name.strip_suffix(".log").is_some_and(|stem| stem.len() >= 6 && is_number(stem));
+        let known = by_directory.or_else(by_name).map(|&(_, log)| log);
+        known.or_else(|| of_rocksdb().then_some(Log::Plain))
+    }
 }
 
 /// The name of a file's relation, and the file's position in it.
@@ -320,19 +334,23 @@ mod tests {
 
     #[test]
     fn logs_are_known_by_their_names() {
-        for log in [
-            "pg_wal/000000010000000000000001",
-            "pg_wal/xlogtemp.17",
-            "#innodb_redo/#ib_redo12",
-            "ib_logfile0",
-            "aria_log.00000001",
-            "journal/WiredTigerLog.0000000001",
-            "rocks/000123.log",
+        for (path, log) in [
+            ("pg_wal/000000010000000000000001", Some(Log::Plain)),
+            ("pg_wal/xlogtemp.17", Some(Log::Plain)),
+            ("journal/WiredTigerLog.0000000001", Some(Log::Plain)),
+            ("rocks/000123.log", Some(Log::Plain)),
+            ("#innodb_redo/#ib_redo12", Some(Log::Judging)),
+            ("ib_logfile0", Some(Log::Judging)),
+            ("aria_log.00000001", Some(Log::Judging)),
+            ("base/5/16384", None),
+            ("pg_wal", None),
+            ("a.log", None),
+            ("17.log", None),
+            ("aria_log_control", None),
+            ("shop.db-wal", None),
+            ("", None),
         ] {
-            assert!(is_log(Path::new(log)), "{log}");
-        }
-        for other in ["base/5/16384", "pg_wal", "a.log", "17.log", "aria_log_control", "shop.db-wal", ""] {
-            assert!(!is_log(Path::new(other)), "{other}");
+            assert_eq!(Log::of(Path::new(path)), log, "{path}");
         }
     }
 

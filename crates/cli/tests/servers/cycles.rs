@@ -29,6 +29,8 @@ pub trait Server: Sized {
     fn stop(&mut self) -> Checked;
     /// Kills it with all its processes.
     fn kill(&mut self);
+    /// The end of its log.
+    fn said(&self) -> String;
     /// A client that reads statements and prints fields between tabs; it ends at the first error.
     fn client(&self) -> Command;
     /// The server's own checks, while it runs.
@@ -66,8 +68,8 @@ pub fn survives_kills<S: Server>() {
         println!("cycle {cycle}: {}; {:.1} s", run.done, since.elapsed().as_secs_f64());
         if let Err(wrong) = result {
             let (done, summary) = (&run.done, locked(&run.ledger).summary());
-            let mount = run.mounted.log();
-            panic!("{wrong}\nseed {seed}, cycle {cycle} of {cycles}: {done}\n{summary}\n{mount}");
+            let (server, mount) = (run.server.said(), run.mounted.log());
+            panic!("{wrong}\nseed {seed}, cycle {cycle} of {cycles}: {done}\n{summary}\n{server}\n{mount}");
         }
     }
     let acknowledged = locked(&run.ledger).acknowledged;

@@ -58,11 +58,6 @@ impl Mariadb {
         command.arg("--socket").arg(&self.socket).arg(database);
         command
     }
-
-    fn said(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        format!("log of the server:\n{}", process::last_lines(&log, 30))
-    }
 }
 
 impl Server for Mariadb {
@@ -123,6 +118,11 @@ impl Server for Mariadb {
 
     fn kill(&mut self) {
         self.daemon = None;
+    }
+
+    fn said(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        format!("log of the server:\n{}", process::last_lines(&log, 30))
     }
 
     fn client(&self) -> Command {

@@ -73,11 +73,6 @@ impl Postgres {
     fn program(&self, name: &str) -> String {
         text_of(&self.programs.join(name))
     }
-
-    fn said(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        format!("log of the server:\n{}", process::last_lines(&log, 20))
-    }
 }
 
 impl Server for Postgres {
@@ -136,6 +131,11 @@ impl Server for Postgres {
         for command in memory {
             let _ = process::run(Command::new(command[0].as_str()).args(&command[1..]), "");
         }
+    }
+
+    fn said(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        format!("log of the server:\n{}", process::last_lines(&log, 20))
     }
 
     fn client(&self) -> Command {

@@ -64,6 +64,13 @@ fn the_kernel_passes_all_files_without_a_cache_and_logs_with_one() {
     expected[95_000..95_005].copy_from_slice(b"fifth");
     assert!(read_twice(&log) == expected);
     assert_eq!((mount.stats().opens_passed, mount.stats().kept_files), (0, 1));
+    // What InnoDB logs about reads that fail must not outlive its data. Nor is its log cached.
+    let (redo, before) = (scene.at("ib_logfile0"), mount.stats());
+    fs::write(&redo, &expected).expect("a log");
+    assert!(read_twice(&redo) == expected && read_twice(&redo) == expected);
+    let stats = mount.stats();
+    assert_eq!((stats.opens_passed, hits_of(&stats)), (0, hits_of(&before)));
+    assert!(stats.reads() > before.reads());
     mount.unmount().expect("the end");
 }
 
