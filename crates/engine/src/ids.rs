@@ -1,6 +1,9 @@
 //! Typed numbers of pages, log positions, commits and tables.
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
+
+use foldhash::fast::RandomState;
 
 /// Longest key, bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
@@ -114,6 +117,12 @@ impl SizeClass {
 }
 
 pub(crate) type ByClass<T> = [T; SizeClass::COUNT];
+
+/// Values by page, hashed quickly and yet in a way that no hostile file can foresee.
+pub(crate) type ByPage<T> = HashMap<PageId, T, RandomState>;
+
+/// Pages, hashed like those of [`ByPage`].
+pub(crate) type PageSet = HashSet<PageId, RandomState>;
 
 const PAGE_BYTES_MIN: usize = 4 << 10;
 pub(crate) const CLASS_SHIFT: u32 = 56;

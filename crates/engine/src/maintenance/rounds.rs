@@ -5,7 +5,6 @@
 //! 6). A thread runs rounds on request and every few milliseconds. Inline, a thread that needs
 //! frames or log space runs the step that provides them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +16,7 @@ use super::state::RoundState;
 use super::table_image::TableImage;
 use super::transfer::PageFile;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, PageSet};
 use crate::pool::Pool;
 use crate::pool::backoff::Backoff;
 use crate::pool::partition::Partition;
@@ -48,7 +47,7 @@ impl Maintenance {
     pub(crate) fn new(
         pool: Arc<Pool>,
         round_state: RoundState,
-        unwritten: HashSet<PageId>,
+        unwritten: PageSet,
         in_memory: bool,
     ) -> Arc<Maintenance> {
         let (wal, space) = (Arc::clone(pool.wal()), Arc::clone(&pool.space));

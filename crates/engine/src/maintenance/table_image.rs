@@ -1,6 +1,5 @@
 //! Writes images of the page table: chunks and directory blocks.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,7 +9,7 @@ use super::mapping::Part;
 use super::state::RoundState;
 use super::transfer::PageFile;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, PageSet};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::pool::page_table::Location;
@@ -26,7 +25,7 @@ pub(crate) struct TableImage {
     pub(super) space: Arc<Space>,
     pub(super) file: Arc<PageFile>,
     /// During recovery: allocated pages that only the log has, until redo puts them into a frame.
-    pub(crate) unwritten: Mutex<HashSet<PageId>>,
+    pub(crate) unwritten: Mutex<PageSet>,
 }
 
 impl TableImage {

@@ -8,13 +8,12 @@
 //! A checksum does not show all damage, so every number is checked first: an id's class exists, a
 //! segment has room for its pages.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use foldhash::fast::RandomState;
 use terrace_io::{AlignedBuffer, Read};
 
 use crate::error::{Error, Result};
-use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
+use crate::ids::{ByClass, ByPage, Lsn, PageId, PageSet, SizeClass, Timestamp};
 use crate::maintenance::{Mapping, Part, Parts};
 use crate::planted::{Bug, planted};
 use crate::pool::PoolOptions;
@@ -47,9 +46,6 @@ pub(crate) struct Loser {
     /// Last record, compensations included.
     pub(crate) last: Lsn,
 }
-
-/// A map of pages, which hostile files cannot slow down.
-type ByPage<T> = HashMap<PageId, T, RandomState>;
 
 /// What the log says of the pages' bases.
 #[derive(Debug, Default)]
@@ -177,7 +173,7 @@ pub(super) struct Analysis<'a> {
     ids_limit: ByClass<u64>,
     pub(super) segments: u64,
     pub(super) segment_blocks: u64,
-    pub(super) unwritten: HashSet<PageId>,
+    pub(super) unwritten: PageSet,
 }
 
 impl<'a> Analysis<'a> {
@@ -227,7 +223,7 @@ impl<'a> Analysis<'a> {
             ids_limit,
             segments: superblock.segments,
             segment_blocks: u64::from(superblock.segment_blocks),
-            unwritten: HashSet::new(),
+            unwritten: PageSet::default(),
         })
     }
 

@@ -115,19 +115,20 @@ impl Analysis<'_> {
         let mut ids = PageIds::used_below(self.ids_end);
         let is_adopted = |id| adopted.iter().any(|frame| frame.id == id);
         // The lowest id is taken first.
-        for id in ids_below(self.ids_end).rev() {
+        let pages = ids_below(self.ids_end).rev().filter_map(|id| {
             match self.table.entry(id).map(|entry| entry.location()) {
                 Some(Location::Store(_)) if planted(Bug::AdoptBeforeCount) && is_adopted(id) => {}
                 Some(Location::Store(mapped)) => {
-                    space.count(mapped.extent().expect("stored pages have an image"))?
+                    return Some(mapped.extent().expect("stored pages have an image"));
                 }
                 _ if self.unwritten.contains(&id) => {}
                 _ => ids.give_back(id),
             }
-        }
-        for (_, part) in self.mapping.chunks().iter().chain(self.mapping.blocks().iter()) {
-            part.image.extent().map_or(Ok(()), |extent| space.count(extent))?;
-        }
+            None
+        });
+        space.count(pages)?;
+        let parts = self.mapping.chunks().iter().chain(self.mapping.blocks().iter());
+        space.count(parts.filter_map(|(_, part)| part.image.extent()))?;
         space.end_count(self.unwritten.iter().map(|&id| blocks_granted(id)).sum());
         Ok((space, ids))
     }

@@ -235,10 +235,15 @@ impl Space {
         (segments.live.clone(), segments.granted)
     }
 
-    /// Recovery: counts the blocks of `extent` as live. Two owners of one block go unnoticed here,
-    /// but not by image checksums.
-    pub(crate) fn count(&self, extent: Extent) -> Result<()> {
+    /// Recovery: counts the blocks of all extents as live. Two owners of one block go unnoticed
+    /// here, but not by image checksums.
+    pub(crate) fn count(&self, extents: impl IntoIterator<Item = Extent>) -> Result<()> {
+        // Once for all of them: there are as many as pages.
         let mut segments = self.segments.lock();
+        extents.into_iter().try_for_each(|extent| self.count_one(&mut segments, extent))
+    }
+
+    fn count_one(&self, segments: &mut Segments, extent: Extent) -> Result<()> {
         let segment =
             self.geometry.segment_with(extent).filter(|&segment| (segment as usize) < segments.live.len());
         let Some(segment) = segment else {

@@ -129,10 +129,10 @@ fn room_for_long_images_is_room_for_shorter_ones() {
 fn blocks_that_cannot_be_are_refused() {
     let space = wide_space(2);
     let first = space.geometry().first_block(0);
-    assert!(space.count(Extent { first, blocks: 16 }).is_ok());
+    assert!(space.count([Extent { first, blocks: 16 }]).is_ok());
     for (first, blocks) in [(0, 1), (first - 1, 2), (first + 20, 16), (first + 60, 5), (first + 64, 1)] {
-        assert!(matches!(space.count(Extent { first, blocks }), Err(Error::Corrupt { .. })), "{first}");
+        assert!(matches!(space.count([Extent { first, blocks }]), Err(Error::Corrupt { .. })), "{first}");
     }
-    assert!(space.count(Extent { first, blocks: 16 }).is_ok());
-    assert!(space.count(Extent { first, blocks: 1 }).is_err(), "more than the segment has");
+    assert!(space.count([Extent { first, blocks: 16 }]).is_ok());
+    assert!(space.count([Extent { first, blocks: 1 }]).is_err(), "more than the segment has");
 }
