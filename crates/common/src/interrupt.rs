@@ -36,6 +36,8 @@ enum Unfinished {
     Tree(PathBuf),
     /// Files of a directory that was empty, and the directory itself if it was missing.
     Files { path: PathBuf, was_missing: bool },
+    /// Anything else that must end with the process, such as children.
+    Work(Box<dyn Fn() + Send>),
 }
 
 fn state() -> MutexGuard<'static, State> {
@@ -88,7 +90,7 @@ pub fn at_once<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     work()
 }
 
-/// Registers data to remove if a signal ends the process. Dropping it ends the registration.
+/// Registers something to remove if a signal ends the process. Dropping it ends the registration.
 #[derive(Debug)]
 pub struct Leftover(u64);
 
@@ -108,6 +110,12 @@ impl Leftover {
         Some(Leftover::register(Unfinished::Files { path, was_missing }))
     }
 
+    /// Children or others that `end` ends. It runs once, before later registrations are removed. It
+    /// may not register or drop leftovers.
+    pub fn ended_by(end: impl Fn() + Send + 'static) -> Leftover {
+        Leftover::register(Unfinished::Work(Box::new(end)))
+    }
+
     fn register(unfinished: Unfinished) -> Leftover {
         let mut state = state();
         let id = state.next;
@@ -125,7 +133,10 @@ impl Drop for Leftover {
 
 impl Unfinished {
     fn remove(&self) {
-        self.remove_between(|| thread::sleep(Duration::from_millis(1)));
+        match self {
+            Unfinished::Work(end) => end(),
+            _ => self.remove_between(|| thread::sleep(Duration::from_millis(1))),
+        }
     }
 
     /// Removes it until it stays away, with a pause between any two passes.
@@ -149,6 +160,7 @@ impl Unfinished {
                 files.iter().for_each(|file| drop(fs::remove_file(file.path())));
                 files.is_empty() && (!was_missing || is_missing(&fs::remove_dir(path)))
             }
+            Unfinished::Work(_) => true,
         }
     }
 }
@@ -207,6 +219,21 @@ mod tests {
             assert_eq!(left, 0, "{was_missing:?}");
             assert!(!path.exists(), "{was_missing:?}");
         }
+    }
+
+    #[test]
+    fn children_are_ended_once() {
+        let ends = std::sync::Arc::new(AtomicI32::new(0));
+        let leftover = Leftover::ended_by({
+            let ends = std::sync::Arc::clone(&ends);
+            move || {
+                ends.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let state = state();
+        state.leftovers.iter().find(|(id, _)| *id == leftover.0).unwrap().1.remove();
+        drop(state);
+        assert_eq!(ends.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -14,12 +14,16 @@
 //! | `cxl`         | C: three-tier buffer management with CXL, HardBD & Active 2024    |
 //! | `nvcache`     | N: NVCache, "Writes Hurt", FAST 2022                              |
 //! | `heuristicdb` | U: HeuristicDB, SYSTOR 2021; U4 and U5, under SQLite, in `sqlite` |
+//!
+//! An id such as `U4-postgresql` is the same claim on a PostgreSQL server, if one is here.
 
 mod claim;
 mod cxl;
 mod heuristicdb;
 mod hymem;
 mod nvcache;
+mod postgresql;
+mod replayed;
 mod spitfire;
 mod sqlite;
 mod traces;
@@ -41,14 +45,14 @@ pub fn missing_trace(claim: &Claim, setting: &Setting) -> Option<&'static str> {
 }
 
 /// Why `claim` cannot be measured, if so.
-pub fn lack(claim: &Claim, setting: &Setting) -> Option<&'static str> {
+pub fn lack(claim: &Claim, setting: &Setting) -> Option<String> {
     match claim.id {
-        "U3" => missing_trace(claim, setting).map(|_| "needs traces"),
+        "U3" => missing_trace(claim, setting).map(|_| "needs traces".to_owned()),
         "C4" => {
             let nodes = terrace_io::nodes().iter().filter(|node| node.bytes > 0).count();
-            (nodes < 2).then_some("needs two nodes")
+            (nodes < 2).then(|| "needs two nodes".to_owned())
         }
-        _ => None,
+        id => postgresql::lack(id),
     }
 }
 
@@ -67,14 +71,16 @@ mod tests {
 
     #[test]
     fn every_claim_is_there_once() {
-        let ids: Vec<&str> = claims().map(|claim| claim.id).collect();
+        let all: Vec<&str> = claims().map(|claim| claim.id).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        let (again, ids): (Vec<&str>, Vec<&str>) = all.iter().partition(|id| id.contains('-'));
+        assert_eq!(again, ["N6-postgresql", "U4-postgresql", "U5-postgresql"]);
         let numbered = |letter: char, last: u32| (1..=last).map(move |number| format!("{letter}{number}"));
         let expected: Vec<String> = [('S', 15), ('H', 11), ('C', 4), ('N', 11), ('U', 6)]
             .into_iter()
             .flat_map(|(letter, last)| numbered(letter, last))
             .collect();
         assert_eq!(ids, expected);
-        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
     }
 
     /// The measurement looks for the same file as the list.
@@ -82,7 +88,7 @@ mod tests {
     fn without_its_trace_a_claim_is_not_here() {
         let setting = Setting { traces: Some("no-such-directory".into()), ..Setting::default() };
         let needy: Vec<&Claim> =
-            claims().filter(|claim| lack(claim, &setting) == Some("needs traces")).collect();
+            claims().filter(|claim| lack(claim, &setting).as_deref() == Some("needs traces")).collect();
         assert_eq!(needy.iter().map(|claim| claim.id).collect::<Vec<_>>(), ["U3"]);
         let found = (needy[0].measure)(&setting).unwrap();
         let file = missing_trace(needy[0], &setting).unwrap();

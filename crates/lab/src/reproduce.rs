@@ -57,6 +57,7 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
         operation_ns: args.operation_ns,
         no_page_cache: args.no_page_cache,
         no_cleaning: args.no_cleaning,
+        postgresql_scale: args.postgresql_scale,
     };
     let out = args.out.as_ref().filter(|_| !is_list);
     if let Some(traces) = args.traces.as_ref().filter(|_| !is_list) {
@@ -125,7 +126,7 @@ fn listed(claim: &Claim, setting: &Setting) -> ClaimFound {
     let measured = Measured {
         measured: String::new(),
         verdict: Verdict::NotHere,
-        note: lack(claim, setting).unwrap_or("can be measured").to_owned(),
+        note: lack(claim, setting).unwrap_or_else(|| "can be measured".to_owned()),
         figures: Vec::new(),
     };
     claim_found(claim, measured)
@@ -190,7 +191,7 @@ fn write_report(out: &Path, found: &mut [ClaimFound]) -> Outcome<String> {
 
 fn show_list(found: &Chosen, output: &mut dyn Write) -> Outcome {
     for claim in &found.claims {
-        print(output, format_args!("{:<4} {}: {}\n", claim.id, claim.claim, claim.note))?;
+        print(output, format_args!("{:<13} {}: {}\n", claim.id, claim.claim, claim.note))?;
     }
     Ok(())
 }
@@ -230,6 +231,7 @@ mod tests {
             operation_ns: None,
             no_page_cache: false,
             no_cleaning: false,
+            postgresql_scale: None,
             output: terrace_common::tiers::OutputArgs::default(),
         }
     }
@@ -273,7 +275,7 @@ mod tests {
         }
         let listed = json(&["list"]);
         let listed = listed["claims"].as_array().unwrap();
-        assert!(listed.len() == 47 && listed.iter().all(|claim| claim["verdict"].is_null()), "{listed:?}");
+        assert!(listed.len() == 50 && listed.iter().all(|claim| claim["verdict"].is_null()), "{listed:?}");
         assert_eq!(chosen(&["U9"]).map(|_| ()).unwrap_err().code(), 2);
     }
 

@@ -10,7 +10,7 @@
 
 use std::path::{Path, PathBuf};
 
-use terrace_sqlite::tpch::{self, BlockCache, Setting, Stream};
+use terrace_sqlite::tpch::{self, BlockCache, Dialect, Setting, Stream};
 
 const POLICIES: [(&str, bool); 6] = [
     ("lru", false),
@@ -26,8 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = PathBuf::from(arguments.next().unwrap_or_else(|| ".".to_owned()));
     let scale: f64 = arguments.next().map_or(Ok(0.05), |text| text.parse())?;
     let queries = match arguments.next().as_deref() {
-        Some("complex") => tpch::complex(),
-        Some("power") | None => tpch::power(scale),
+        Some("complex") => tpch::complex(Dialect::Sqlite),
+        Some("power") | None => tpch::power(Dialect::Sqlite, scale),
         Some(other) => return Err(format!("{other} is neither power nor complex").into()),
     };
     let shares = arguments.next().unwrap_or_else(|| "20,40".to_owned());
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         trace: None,
     };
     println!("database {} MiB, page cache {} KiB", bytes >> 20, setting.page_cache >> 10);
-    let scan = &tpch::power(scale)[0];
+    let scan = &tpch::power(Dialect::Sqlite, scale)[0];
     println!("an SQLite instruction takes {:.0} ns here", instruction_ns(&path, scan)?);
     let none = run(&path, &setting, None, &queries)?;
     report("no cache", &none, &none);

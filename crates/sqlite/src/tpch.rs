@@ -1,11 +1,11 @@
-//! TPC-H on SQLite: data from `tpchgen`, 22 queries, and their cost.
+//! TPC-H on SQLite: data from `tpchgen`, 22 queries, and their cost. Data and queries are also for
+//! PostgreSQL.
 //!
 //! Disk and cache time are counted, not waited for (`time=counted`), and processor time is counted
 //! in SQLite's instructions. So a stream takes the same time on every machine.
 
 mod queries;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,10 +15,13 @@ use tpchgen::generators::{
     RegionGenerator, SupplierGenerator,
 };
 
-pub use queries::{COMPLEX, Query, complex, power};
+pub use queries::{COMPLEX, Dialect, Query, complex, power};
 
-/// Tables and primary keys. `indexes.sql` adds indexes of foreign keys, as MySQL does.
+/// Tables and primary keys, for SQLite.
 const SCHEMA: &str = include_str!("tpch/schema.sql");
+
+/// Indexes of foreign keys, as MySQL makes them, and statistics for the planner.
+pub const INDEXES: &str = include_str!("tpch/indexes.sql");
 
 /// Cost of a virtual machine instruction in nanoseconds. Q1's scan of pages in memory measured 25
 /// (`examples/tpch.rs`); joins use longer instructions.
@@ -97,32 +100,51 @@ impl Stream {
 pub fn load(path: &Path, scale: f64) -> rusqlite::Result<()> {
     let mut db = Connection::open(path)?;
     db.execute_batch("pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -65536;")?;
-    db.execute_batch(SCHEMA)?;
+    db.execute_batch(&schema(Dialect::Sqlite))?;
     let transaction = db.transaction()?;
-    fill(&transaction, "region", RegionGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "nation", NationGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "supplier", SupplierGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "part", PartGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "partsupp", PartSuppGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "customer", CustomerGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "orders", OrderGenerator::new(scale, 1, 1).iter())?;
-    fill(&transaction, "lineitem", LineItemGenerator::new(scale, 1, 1).iter())?;
+    for (table, rows) in tables(scale) {
+        fill(&transaction, table, rows)?;
+    }
     transaction.commit()?;
-    db.execute_batch(include_str!("tpch/indexes.sql"))?;
+    db.execute_batch(INDEXES)?;
     db.query_row("pragma journal_mode = delete", [], |_| Ok(()))
 }
 
-/// Parses rows as TPC's tools print them, with a bar after each column.
-fn fill<R: fmt::Display>(
-    db: &Connection,
-    table: &str,
-    rows: impl Iterator<Item = R>,
-) -> rusqlite::Result<()> {
+/// Statements that make the tables, with their primary keys.
+pub fn schema(dialect: Dialect) -> String {
+    match dialect {
+        Dialect::Sqlite => SCHEMA.to_owned(),
+        Dialect::Postgresql => SCHEMA
+            .replace(" without rowid", "")
+            .replace(" real", " decimal(15, 2)")
+            // Columns of dates are named so.
+            .replace("date text", "date date"),
+    }
+}
+
+/// A table and its rows.
+pub type Table = (&'static str, Box<dyn Iterator<Item = String>>);
+
+/// The tables in an order that foreign keys allow. Rows are as TPC's tools print them, with a bar
+/// after each column.
+pub fn tables(scale: f64) -> [Table; 8] {
+    [
+        ("region", Box::new(RegionGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("nation", Box::new(NationGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("supplier", Box::new(SupplierGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("part", Box::new(PartGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("partsupp", Box::new(PartSuppGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("customer", Box::new(CustomerGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("orders", Box::new(OrderGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+        ("lineitem", Box::new(LineItemGenerator::new(scale, 1, 1).iter().map(|row| row.to_string()))),
+    ]
+}
+
+fn fill(db: &Connection, table: &str, rows: impl Iterator<Item = String>) -> rusqlite::Result<()> {
     let columns = db.prepare(&format!("select * from {table}"))?.column_count();
     let marks = vec!["?"; columns].join(", ");
     let mut insert = db.prepare(&format!("insert into {table} values ({marks})"))?;
     for row in rows {
-        let row = row.to_string();
         let values = row.split('|').take(columns);
         insert.execute(rusqlite::params_from_iter(values))?;
     }
@@ -226,5 +248,19 @@ impl Counts {
             misses: count("misses"),
             admissions: count("admissions"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn postgresql_has_dates_and_decimals() {
+        let schema = schema(Dialect::Postgresql);
+        for column in ["o_orderdate date", "l_shipdate date", "l_tax decimal(15, 2)", "o_comment text"] {
+            assert!(schema.contains(column), "{column}");
+        }
+        assert!(!schema.contains("rowid") && !schema.contains("real"), "{schema}");
     }
 }

@@ -40,6 +40,17 @@ pub struct ReproduceArgs {
     /// paper's engine reuses freed blocks
     #[arg(long)]
     pub no_cleaning: bool,
+    /// Size of the claims on PostgreSQL, relative to their own; below 1 for a quick look
+    /// [default: 1]
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    pub postgresql_scale: Option<f64>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (0.01..=100.0).contains(&factor) => Ok(factor),
+        _ => Err("a factor is a number from 0.01 to 100, such as 0.1".to_owned()),
+    }
 }

@@ -76,6 +76,8 @@ pub struct Setting {
     pub no_page_cache: bool,
     /// NVCache's claims over a page file with so much room that it is hardly cleaned.
     pub no_cleaning: bool,
+    /// Data and transactions of the claims on PostgreSQL, relative to their own.
+    pub postgresql_scale: Option<f64>,
 }
 
 /// A claim of a paper.

@@ -4,7 +4,9 @@
 mod cache;
 mod device;
 mod others;
+mod postgresql;
 mod price;
+mod replay;
 mod setup;
 
 use super::claim::{Claim, Mode};
@@ -52,6 +54,13 @@ pub const CLAIMS: &[Claim] = &[
         paper: "reads more than 3 times, 80/20 +12 %, write-heavy about 0 (Fig. 6, Table 2)",
         mode: Mode::Virtual,
         measure: cache::large,
+    },
+    Claim {
+        id: "N6-postgresql",
+        claim: "Large workloads, on PostgreSQL",
+        paper: "on WiredTiger reads more than 3 times, 80/20 +12 %, write-heavy about 0 (Fig. 6, Table 2)",
+        mode: Mode::Wall,
+        measure: postgresql::large,
     },
     Claim {
         id: "N7",

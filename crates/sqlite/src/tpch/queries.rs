@@ -1,17 +1,26 @@
-//! The TPC-H queries of `tpchgen`, with the validation parameters, in SQLite's dialect.
+//! The TPC-H queries of `tpchgen`, with the validation parameters, in two dialects.
 //!
-//! Intervals, `extract`, `substring` and column names after subqueries are rewritten, and Q15's
-//! view is a common table expression. Q19's join condition is moved out of its three alternatives,
-//! where SQLite does not find it.
+//! Q15's view is a common table expression. PostgreSQL takes the rest nearly as it is. For SQLite,
+//! intervals, `extract`, `substring` and column names after subqueries are rewritten. Q19's join
+//! condition is moved out of its three alternatives, where SQLite does not find it.
 
 use tpchgen::q_and_a::queries as text;
+
+/// Whose SQL it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// SQLite's.
+    Sqlite,
+    /// PostgreSQL's.
+    Postgresql,
+}
 
 /// A query.
 #[derive(Clone, Debug)]
 pub struct Query {
     /// `q1` to `q22`, or `q3_2` for a repeated query.
     pub name: String,
-    /// Text in SQLite's dialect.
+    /// Text in the dialect that was asked for.
     pub sql: String,
 }
 
@@ -22,14 +31,15 @@ pub const COMPLEX: [usize; 5] = [3, 7, 9, 13, 20];
 const Q11_SHARE: f64 = 0.0001;
 
 /// Each of the 22 queries once.
-pub fn power(scale: f64) -> Vec<Query> {
-    (1..=22).map(|number| query(format!("q{number}"), number, &checked(number, scale))).collect()
+pub fn power(dialect: Dialect, scale: f64) -> Vec<Query> {
+    let numbered = |number| query(dialect, format!("q{number}"), number, &checked(number, scale));
+    (1..=22).map(numbered).collect()
 }
 
 /// The complex queries in turn, each with four sets of parameters.
 ///
 /// These are the 20 queries of the first workload in the HeuristicDB paper.
-pub fn complex() -> Vec<Query> {
+pub fn complex(dialect: Dialect) -> Vec<Query> {
     const PARAMETERS: [[[&str; 3]; 5]; 4] = [
         [
             ["BUILDING", "1995-03-15", ""],
@@ -64,7 +74,7 @@ pub fn complex() -> Vec<Query> {
     let queries = rounds.flat_map(|(round, parameters)| {
         COMPLEX.iter().zip(parameters).map(move |(&number, parameters)| {
             let parameters: Vec<String> = parameters.iter().map(|&text| text.to_owned()).collect();
-            query(format!("q{number}_{}", round + 1), number, &parameters)
+            query(dialect, format!("q{number}_{}", round + 1), number, &parameters)
         })
     });
     queries.collect()
@@ -99,7 +109,7 @@ fn checked(number: usize, scale: f64) -> Vec<String> {
     fixed.iter().map(|&text| text.to_owned()).collect()
 }
 
-fn query(name: String, number: usize, parameters: &[String]) -> Query {
+fn query(dialect: Dialect, name: String, number: usize, parameters: &[String]) -> Query {
     const TEXTS: [&str; 22] = [
         text::Q1,
         text::Q2,
@@ -131,6 +141,24 @@ fn query(name: String, number: usize, parameters: &[String]) -> Query {
     }
     let sql = sql
         .replace("day (3)", "day")
+        .replace(
+            "create view revenue:s (supplier_no, total_revenue) as",
+            "with revenue(supplier_no, total_revenue) as (",
+        )
+        .replace("group by l_suppkey; select", "group by l_suppkey) select")
+        .replace("; drop view revenue:s", "")
+        .replace("revenue:s", "revenue");
+    let sql = match dialect {
+        Dialect::Sqlite => for_sqlite(number, &sql),
+        Dialect::Postgresql => sql,
+    };
+    let sql = format!("/* {name} */ {sql}");
+    Query { name, sql }
+}
+
+/// Rewrites what SQLite does not know.
+fn for_sqlite(number: usize, sql: &str) -> String {
+    let sql = sql
         .replace("extract(year from l_shipdate)", "cast(strftime('%Y', l_shipdate) as integer)")
         .replace("extract(year from o_orderdate)", "cast(strftime('%Y', o_orderdate) as integer)")
         .replace("substring(c_phone from 1 for 2)", "substr(c_phone, 1, 2)")
@@ -140,13 +168,6 @@ fn query(name: String, number: usize, parameters: &[String]) -> Query {
         )
         .replace("as c_orders (c_custkey, c_count)", "as c_orders")
         .replace(
-            "create view revenue:s (supplier_no, total_revenue) as",
-            "with revenue(supplier_no, total_revenue) as (",
-        )
-        .replace("group by l_suppkey; select", "group by l_suppkey) select")
-        .replace("; drop view revenue:s", "")
-        .replace("revenue:s", "revenue")
-        .replace(
             "where ( p_partkey = l_partkey and p_brand",
             "where p_partkey = l_partkey and (( p_partkey = l_partkey and p_brand",
         );
@@ -154,8 +175,7 @@ fn query(name: String, number: usize, parameters: &[String]) -> Query {
         19 => sql.replace("'DELIVER IN PERSON' );", "'DELIVER IN PERSON' ));"),
         _ => sql,
     };
-    let sql = format!("/* {name} */ {}", dates(&sql));
-    Query { name, sql }
+    dates(&sql)
 }
 
 /// Rewrites `date '1995-01-01' + interval '3' month` as `date('1995-01-01', '+3 month')`.
@@ -175,4 +195,29 @@ fn dates(sql: &str) -> String {
         written += rest;
     }
     written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn postgresql_gets_standard_sql_and_sqlite_its_own() {
+        let [postgresql, sqlite] = [Dialect::Postgresql, Dialect::Sqlite].map(|dialect| power(dialect, 1.0));
+        let both: Vec<&Query> = postgresql.iter().chain(&sqlite).collect();
+        // No view, no precision of an interval, and every parameter has its value.
+        for query in both {
+            assert!(!query.sql.contains("create view") && !query.sql.contains("day ("), "{}", query.sql);
+            assert!((1..=10).all(|number| !query.sql.contains(&format!(":{number}"))), "{}", query.sql);
+            assert_eq!(query.sql.matches(';').count(), 1, "{}", query.sql);
+        }
+        assert!(postgresql[0].sql.contains("date '1998-12-01' - interval '90' day"), "{}", postgresql[0].sql);
+        assert!(sqlite[0].sql.contains("date('1998-12-01', '-90 day')"), "{}", sqlite[0].sql);
+        for (number, text) in [(7, "extract(year from l_shipdate)"), (22, "substring(c_phone from 1 for 2)")]
+        {
+            assert!(postgresql[number - 1].sql.contains(text) && !sqlite[number - 1].sql.contains(text));
+        }
+        assert!(postgresql[14].sql.contains("with revenue(supplier_no, total_revenue) as ("));
+        assert_eq!(complex(Dialect::Postgresql).len(), 20);
+    }
 }

@@ -14,18 +14,18 @@ use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::hierarchy::Found;
 use crate::workload::ycsb::Distribution;
 
-const CACHE_GB: u64 = 180;
+pub(super) const CACHE_GB: u64 = 180;
 const DRAM_GB: u64 = 32;
 /// Operations of a run, after as many that are not counted.
 const OPERATIONS: u64 = 60_000;
 
 /// A workload: name, threads, GB of data.
 #[derive(Clone, Copy, Debug)]
-struct Workload {
+pub(super) struct Workload {
     name: &'static str,
-    threads: usize,
-    data_gb: u64,
-    dram: Dram,
+    pub(super) threads: usize,
+    pub(super) data_gb: u64,
+    pub(super) dram: Dram,
 }
 
 /// A workload of table 2, whose engine has this many GB.
@@ -99,7 +99,7 @@ fn ratios(found: &[Found]) -> Vec<f64> {
     found.iter().map(|one| one.ops_per_second / found[0].ops_per_second).collect()
 }
 
-fn bars(title: &str, workloads: &[Workload], names: &[&str], rows: &[Vec<f64>]) -> Lines {
+pub(super) fn bars(title: &str, workloads: &[Workload], names: &[&str], rows: &[Vec<f64>]) -> Lines {
     let lines = Lines::new(title, "workload, in the order of the table", "throughput against no cache");
     names.iter().enumerate().fold(lines, |lines, (at, name)| {
         let points = (1..=workloads.len()).zip(rows).map(|(number, row)| (number as f64, row[at])).collect();
@@ -231,16 +231,40 @@ fn judge_appetite(rows: &[(f64, [f64; 2])], machine: &str) -> Measured {
 
 /// Results of a cached run for N6.
 #[derive(Clone, Copy, Debug)]
-struct Large {
+pub(super) struct Large {
     /// Throughput relative to no cache.
-    ratio: f64,
-    hit_ratio: f64,
+    pub(super) ratio: f64,
+    pub(super) hit_ratio: f64,
     /// Blocks evicted per block admitted.
-    removed: f64,
+    pub(super) removed: f64,
     /// Bytes admitted per byte written to the page file.
-    admitted: f64,
+    pub(super) admitted: f64,
     /// Throughput of admit-all relative to no cache.
-    admit_all: f64,
+    pub(super) admit_all: f64,
+}
+
+impl Large {
+    /// The results of the workload `name`.
+    pub(super) fn told(&self, name: &str) -> String {
+        let Large { ratio, hit_ratio, removed, admitted, admit_all } = *self;
+        let admitted = if admitted < 100.0 { format!("{admitted:.2}") } else { "all".to_owned() };
+        format!(
+            "{name} {ratio:.2} times (hits {hit_ratio:.2}, removed {removed:.2}, admitted {admitted} of what is written; admit-all {admit_all:.2})"
+        )
+    }
+}
+
+/// The verdict on workloads that mostly read, one with a fifth of writes, and those that mostly
+/// write.
+pub(super) fn large_verdict(reading: &[Large], mixed: &Large, writing: &[Large]) -> Verdict {
+    let least = |rows: &[Large]| rows.iter().map(|row| row.ratio).fold(f64::INFINITY, f64::min);
+    let (reads, writes) = (least(reading), least(writing));
+    let best_read = reading.iter().map(|row| row.ratio).fold(0.0, f64::max);
+    match (best_read >= 3.0, reads >= 1.2 && mixed.ratio >= 1.0, writes >= 0.97) {
+        (true, true, true) => Verdict::Holds,
+        (false, true, true) => Verdict::Sign,
+        _ => Verdict::Fails,
+    }
 }
 
 /// Measures figure 6 and table 2.
@@ -264,22 +288,8 @@ pub fn large(setting: &Setting) -> Outcome<Measured> {
 }
 
 fn judge_large(rows: &[Large], machine: &str) -> Measured {
-    let least = |rows: &[Large]| rows.iter().map(|row| row.ratio).fold(f64::INFINITY, f64::min);
-    let (reads, writes) = (least(&rows[..READ]), least(&rows[MIXED + 1..]));
-    let best_read = rows[..READ].iter().map(|row| row.ratio).fold(0.0, f64::max);
-    let verdict = match (best_read >= 3.0, reads >= 1.2 && rows[MIXED].ratio >= 1.0, writes >= 0.97) {
-        (true, true, true) => Verdict::Holds,
-        (false, true, true) => Verdict::Sign,
-        _ => Verdict::Fails,
-    };
-    let each = LARGE.iter().zip(rows).map(|(workload, row)| {
-        let Large { ratio, hit_ratio, removed, admitted, admit_all } = *row;
-        let admitted = if admitted < 100.0 { format!("{admitted:.2}") } else { "all".to_owned() };
-        format!(
-            "{} {ratio:.2} times (hits {hit_ratio:.2}, removed {removed:.2}, admitted {admitted} of what is written; admit-all {admit_all:.2})",
-            workload.name
-        )
-    });
+    let verdict = large_verdict(&rows[..READ], &rows[MIXED], &rows[MIXED + 1..]);
+    let each = LARGE.iter().zip(rows).map(|(workload, row)| row.told(workload.name));
     let figure: Vec<Vec<f64>> = rows.iter().map(|row| vec![row.ratio, row.admit_all]).collect();
     Measured {
         measured: each.collect::<Vec<_>>().join("; "),
@@ -294,7 +304,7 @@ fn judge_large(rows: &[Large], machine: &str) -> Measured {
 }
 
 /// Workloads of N9, one of each kind.
-const KINDS: [Workload; 3] = [LARGE[0], LARGE[MIXED], LARGE[4]];
+pub(super) const KINDS: [Workload; 3] = [LARGE[0], LARGE[MIXED], LARGE[4]];
 /// Those of N10: the kinds first, then the others.
 const ALL: [Workload; 11] = [
     LARGE[0],

@@ -139,8 +139,13 @@ impl Machine {
 
     /// The disk with a page cache of `gb` GB in `memory`, behind `address`.
     fn disk(&self, gb: u64, memory: Profile, address: u64) -> Profile {
+        self.disk_bytes(gb * GB, memory, address)
+    }
+
+    /// The disk with a page cache of `bytes` bytes in `memory`, behind `address`.
+    pub(super) fn disk_bytes(&self, bytes: u64, memory: Profile, address: u64) -> Profile {
         match self.page_cache {
-            true => self.disk.clone().with_page_cache(gb * GB, memory, address),
+            true => self.disk.clone().with_page_cache(bytes, memory, address),
             false => self.disk.clone(),
         }
     }
