@@ -268,8 +268,8 @@ impl FileCache {
         is_believed && !inner.is_left && !inner.is_in_doubt && self.is_usable()
     }
 
-    /// Leaves a file alone, if it `may` and no block is cached, nor was when the cache was closed. No
-    /// block is cached from now on. Returns whether it is left.
+    /// Leaves a file alone, if it `may` and no block is cached, nor was when the cache was closed.
+    /// No block is cached from now on. Returns whether it is left.
     pub fn leave(&self, state: &FileState, lower: &dyn Lower, may: bool) -> bool {
         let mut inner = state.lock();
         if may && self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty() {

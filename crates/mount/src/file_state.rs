@@ -49,8 +49,8 @@ pub(crate) struct Inner {
     pub young_since: Option<Instant>,
     /// A sync of the file failed: the kernel may show bytes that the disk does not have.
     pub is_in_doubt: bool,
-    /// No block is cached, because the file is a log. The kernel may read and write it by itself, or
-    /// did: mappings of programs may outlive their open files, but not the kernel's knowledge of it.
+    /// No block is cached, because the file is a log. The kernel may read and write it by itself,
+    /// or did: mappings of programs may outlive their open files, but not the kernel's knowledge.
     pub is_left: bool,
     /// Changes through the mount that are under way.
     pub writers: u32,
