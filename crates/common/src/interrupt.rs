@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_ended_once() {
+    fn other_leftovers_are_ended_by_what_they_say() {
         let ends = std::sync::Arc::new(AtomicI32::new(0));
         let leftover = Leftover::ended_by({
             let ends = std::sync::Arc::clone(&ends);

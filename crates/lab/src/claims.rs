@@ -13,7 +13,7 @@
 //! | `hymem`       | H: Managing Non-Volatile Memory in Database Systems, SIGMOD 2018  |
 //! | `cxl`         | C: three-tier buffer management with CXL, HardBD & Active 2024    |
 //! | `nvcache`     | N: NVCache, "Writes Hurt", FAST 2022                              |
-//! | `heuristicdb` | U: HeuristicDB, SYSTOR 2021; U4 and U5, under SQLite, in `sqlite` |
+//! | `heuristicdb` | U: HeuristicDB, SYSTOR 2021; U4 to U6, under SQLite, in `sqlite`  |
 //!
 //! An id such as `U4-postgresql` is the same claim on a PostgreSQL server, if one is here.
 

@@ -43,6 +43,7 @@ use crate::lower::Lower;
 use crate::map::{FileMap, Found, Record};
 use crate::planted::{MountBug, planted};
 use crate::queries::QueryChange;
+use crate::relations::Log;
 use crate::slow::{LentRelations, SlowFiles, through};
 use crate::slow_calls::AbortOnPanic;
 use crate::space::Space;
@@ -250,7 +251,7 @@ impl FileCache {
             return Ok(false);
         }
         inner.young_until = None;
-        Ok(!inner.is_left && !inner.is_in_doubt && self.is_usable())
+        Ok(inner.left.is_none() && !inner.is_in_doubt && self.is_usable())
     }
 
     /// Whether blocks may be used now, for a read.
@@ -265,17 +266,17 @@ impl FileCache {
     /// Whether blocks may be used by the last comparison of stamps.
     fn is_believed(&self, inner: &Inner) -> bool {
         let is_believed = inner.stamp.is_some() && inner.young_until.is_none();
-        is_believed && !inner.is_left && !inner.is_in_doubt && self.is_usable()
+        is_believed && inner.left.is_none() && !inner.is_in_doubt && self.is_usable()
     }
 
-    /// Leaves a file alone, if it `may` and no block is cached, nor was when the cache was closed.
-    /// No block is cached from now on. Returns whether it is left.
-    pub fn leave(&self, state: &FileState, lower: &dyn Lower, may: bool) -> bool {
+    /// Leaves a `log` alone, if no block is cached, nor was when the cache was closed. No block is
+    /// cached from now on. Returns the log that the file is left as, also by an earlier name.
+    pub fn leave(&self, state: &FileState, lower: &dyn Lower, log: Option<Log>) -> Option<Log> {
         let mut inner = state.lock();
-        if may && self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty() {
-            inner.is_left = true;
+        if log.is_some() && self.is_trusted(state, &mut inner, lower).is_ok() && inner.extents.is_empty() {
+            inner.left = log;
         }
-        inner.is_left
+        inner.left
     }
 
     /// Drops all extents of a file.

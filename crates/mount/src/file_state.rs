@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::extents::Extents;
 use crate::links::Links;
-use crate::relations::Part;
+use crate::relations::{Log, Part};
 use crate::slow_calls::AbortOnPanic;
 use crate::stamp::{FileId, Stamp};
 
@@ -49,9 +49,9 @@ pub(crate) struct Inner {
     pub young_since: Option<Instant>,
     /// A sync of the file failed: the kernel may show bytes that the disk does not have.
     pub is_in_doubt: bool,
-    /// No block is cached, because the file is a log. The kernel may read and write it by itself,
-    /// or did: mappings of programs may outlive their open files, but not the kernel's knowledge.
-    pub is_left: bool,
+    /// A log of which no block is cached. The kernel may read and write it by itself, or did:
+    /// mappings of programs may outlive their open files, but not the kernel's knowledge.
+    pub left: Option<Log>,
     /// Changes through the mount that are under way.
     pub writers: u32,
     pub extents: Extents,

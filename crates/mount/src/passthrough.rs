@@ -14,8 +14,8 @@ use crate::relations::Log;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passed {
     None,
-    /// Logs, which databases write once and hardly read, beside a cache: those that may outlive the
-    /// mount ([`Log::Plain`]).
+    /// Logs, which databases write once and hardly read, beside a cache: those that may outlive
+    /// their data.
     Logs,
     All,
 }
@@ -55,7 +55,7 @@ impl Passthrough {
             (Passed::None, _) => false,
             (Passed::Logs, Some(cache)) => {
                 let log = Log::of(&node.state.path());
-                cache.leave(&node.state, node, log.is_some()) && log != Some(Log::Judging)
+                cache.leave(&node.state, node, log) == Some(Log::MayOutliveData)
             }
             (Passed::Logs | Passed::All, _) => true,
         }

@@ -48,16 +48,20 @@ const TOGETHER: [&str; 8] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Log {
     /// Of PostgreSQL, WiredTiger or RocksDB.
-    Plain,
-    /// Of InnoDB or Aria. When a read fails, InnoDB logs that the index is corrupt. So its log must
-    /// fail together with its data, which the death of the mount ends.
-    Judging,
+    MayOutliveData,
+    /// Of InnoDB or Aria. When a read fails, InnoDB logs that the index is corrupt. So if the mount
+    /// is killed, its log must fail together with its data.
+    BoundToData,
 }
 
 /// Directories of logs, and beginnings of names of logs in other directories.
-const LOG_DIRECTORIES: [(&str, Log); 2] = [("pg_wal", Log::Plain), ("#innodb_redo", Log::Judging)];
-const LOG_FILES: [(&str, Log); 3] =
-    [("ib_logfile", Log::Judging), ("aria_log.", Log::Judging), ("WiredTigerLog.", Log::Plain)];
+const LOG_DIRECTORIES: [(&str, Log); 2] =
+    [("pg_wal", Log::MayOutliveData), ("#innodb_redo", Log::BoundToData)];
+const LOG_FILES: [(&str, Log); 3] = [
+    ("ib_logfile", Log::BoundToData),
+    ("aria_log.", Log::BoundToData),
+    ("WiredTigerLog.", Log::MayOutliveData),
+];
 
 impl Log {
     /// The log that a file is a part of.
@@ -68,7 +72,7 @@ impl Log {
         let by_name = || LOG_FILES.iter().find(|(begin, _)| name.starts_with(begin));
         let of_rocksdb = || name.strip_suffix(".log").is_some_and(|stem| stem.len() >= 6 && is_number(stem));
         let known = by_directory.or_else(by_name).map(|&(_, log)| log);
-        known.or_else(|| of_rocksdb().then_some(Log::Plain))
+        known.or_else(|| of_rocksdb().then_some(Log::MayOutliveData))
     }
 }
 
@@ -335,13 +339,13 @@ mod tests {
     #[test]
     fn logs_are_known_by_their_names() {
         for (path, log) in [
-            ("pg_wal/000000010000000000000001", Some(Log::Plain)),
-            ("pg_wal/xlogtemp.17", Some(Log::Plain)),
-            ("journal/WiredTigerLog.0000000001", Some(Log::Plain)),
-            ("rocks/000123.log", Some(Log::Plain)),
-            ("#innodb_redo/#ib_redo12", Some(Log::Judging)),
-            ("ib_logfile0", Some(Log::Judging)),
-            ("aria_log.00000001", Some(Log::Judging)),
+            ("pg_wal/000000010000000000000001", Some(Log::MayOutliveData)),
+            ("pg_wal/xlogtemp.17", Some(Log::MayOutliveData)),
+            ("journal/WiredTigerLog.0000000001", Some(Log::MayOutliveData)),
+            ("rocks/000123.log", Some(Log::MayOutliveData)),
+            ("#innodb_redo/#ib_redo12", Some(Log::BoundToData)),
+            ("ib_logfile0", Some(Log::BoundToData)),
+            ("aria_log.00000001", Some(Log::BoundToData)),
             ("base/5/16384", None),
             ("pg_wal", None),
             ("a.log", None),

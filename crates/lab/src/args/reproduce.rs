@@ -40,8 +40,8 @@ pub struct ReproduceArgs {
     /// paper's engine reuses freed blocks
     #[arg(long)]
     pub no_cleaning: bool,
-    /// Size of the claims on PostgreSQL, relative to their own; below 1 for a quick look
-    /// [default: 1]
+    /// Size of the claims on PostgreSQL, relative to their own. TPC-H takes whole numbers, and .4
+    /// for all below 1 [default: 1]
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     pub postgresql_scale: Option<f64>,
     #[command(flatten)]

@@ -191,7 +191,10 @@ impl Bench<'_> {
 /// the process has ended.
 fn processor(postmaster: u32) -> Outcome<Duration> {
     let since = Instant::now();
-    while has_sessions(postmaster) && since.elapsed() < PATIENCE {
+    while has_sessions(postmaster) {
+        if since.elapsed() > PATIENCE {
+            return Err(failed("sessions of the server do not end"));
+        }
         thread::sleep(Duration::from_millis(5));
     }
     let stat = fs::read_to_string(format!("/proc/{postmaster}/stat")).map_err(failed)?;

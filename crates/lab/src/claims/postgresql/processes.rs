@@ -14,8 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt::Leftover;
 
-/// Longest wait for the end of a process.
+/// Longest wait for a process.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The same while a signal ends this program, which then notices no other signal.
+const HURRY: Duration = Duration::from_secs(2);
 pub const PAUSE: Duration = Duration::from_millis(5);
 /// Lines of a log in an error.
 const LOG_LINES: usize = 10;
@@ -63,8 +65,8 @@ impl Running {
         self.child.try_wait().map_or(true, |status| status.is_some())
     }
 
-    /// Ends it in order if it listens, or else at once.
-    fn end(mut self) {
+    /// Ends it in order if it listens within `patience`, or else at once.
+    fn end(mut self, patience: Duration) {
         // PostgreSQL ends its sessions by the first, and itself without a checkpoint by the second.
         for signal in [Signal::INT, Signal::QUIT, Signal::KILL] {
             if self.is_over() {
@@ -72,7 +74,7 @@ impl Running {
             }
             let _ = kill_process(Pid::from_child(&self.child), signal);
             let since = Instant::now();
-            while !self.is_over() && since.elapsed() < PATIENCE {
+            while !self.is_over() && since.elapsed() < patience {
                 thread::sleep(PAUSE);
             }
         }
@@ -80,6 +82,13 @@ impl Running {
             // Does nothing if the process has unmounted it.
             let _ = unmount(mountpoint, UnmountFlags::DETACH);
         }
+    }
+}
+
+/// Ends processes in the reverse order of their start.
+fn end_all(all: &mut Vec<Running>, patience: Duration) {
+    while let Some(last) = all.pop() {
+        last.end(patience);
     }
 }
 
@@ -97,9 +106,7 @@ impl Processes {
         let processes = self.clone();
         Leftover::ended_by(move || {
             let mut all = processes.all();
-            while let Some(last) = all.pop() {
-                last.end();
-            }
+            end_all(&mut all, HURRY);
             // Holds up the work, which would start others or report an error.
             std::mem::forget(all);
         })
@@ -133,15 +140,12 @@ impl Processes {
     pub fn end_last(&self) {
         let mut all = self.all();
         if let Some(last) = all.pop() {
-            last.end();
+            last.end(PATIENCE);
         }
     }
 
     pub fn end_all(&self) {
-        let mut all = self.all();
-        while let Some(last) = all.pop() {
-            last.end();
-        }
+        end_all(&mut self.all(), PATIENCE);
     }
 
     /// Runs `command` to its end. What it says goes to `log`, and into the error if it fails.

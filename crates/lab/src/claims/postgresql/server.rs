@@ -193,9 +193,12 @@ impl Server {
         postgres.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
         postgres.arg("-c").arg(format!("shared_buffers={}kB", shared_buffers / 1024));
         let process = self.processes.start(&mut postgres, &log, None)?;
-        // Its last line is the state.
+        // The first line is the process, the last one the state. A killed one leaves the file.
         let state = self.path("lower/data/postmaster.pid");
-        let is_ready = || fs::read_to_string(&state).is_ok_and(|text| text.trim_end().ends_with("ready"));
+        let is_ready = || {
+            let text = fs::read_to_string(&state).unwrap_or_default();
+            text.lines().next() == Some(&process.to_string()) && text.trim_end().ends_with("ready")
+        };
         self.wait_for("PostgreSQL does not start", &log, is_ready)?;
         Ok(process)
     }

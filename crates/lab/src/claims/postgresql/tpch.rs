@@ -73,7 +73,7 @@ fn streams(setting: &Setting) -> Outcome<Arc<Streams>> {
     });
     let about = format!(
         "PostgreSQL {} on TPC-H data of scale {scale}, {} KiB of pages, {} KiB of them in shared buffers. Pages read beyond \
-         those are counted, also of the catalog, and cost what they do in U4. Processor time is measured, with the kernel's for \
+         those are counted, also of the catalog. A page of 8 KiB costs what one of 4 does in U4. Processor time is measured, with the kernel's for \
          reads of the mount: {:.0} and {:.0} % of the time without a cache. Not counted: the log, the kernel's page cache. \
          Bands as U1",
         server.version,
