@@ -7,6 +7,8 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +33,15 @@ pub fn end_in_order() -> Outcome {
     Ok(())
 }
 
+/// The signal that asked a child of this command to end, if `status` says so: it ends in order, or
+/// at once before it has a handler.
+pub fn ended_by(status: ExitStatus) -> Option<i32> {
+    [SIGINT, SIGTERM].into_iter().find(|&signal| {
+        let in_order = i32::from(Failure::Interrupted(signal).code());
+        status.signal() == Some(signal) || status.code() == Some(in_order)
+    })
+}
+
 /// Says on standard error that the work ends, unless that would wait for a reader.
 ///
 /// It goes around [`io::stderr`], whose lock another thread may hold while it waits.
@@ -49,5 +60,19 @@ pub fn take_file_limits_as_errors() {
     // else in this process uses this signal, and no other threads exist yet.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_was_asked_to_end_is_told_from_others() {
+        let ended = [(15, Some(SIGTERM)), (130 << 8, Some(SIGINT)), (143 << 8, Some(SIGTERM))];
+        let others = [0, 1 << 8, 9, 137 << 8, 2 << 8].map(|status| (status, None));
+        for (status, signal) in ended.into_iter().chain(others) {
+            assert_eq!(ended_by(ExitStatus::from_raw(status)), signal, "{status}");
+        }
     }
 }

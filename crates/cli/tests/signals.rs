@@ -36,6 +36,18 @@ impl Running {
         Pid::from_child(&self.0)
     }
 
+    /// Its only child, as soon as there is one.
+    fn child(&self) -> Pid {
+        let children = format!("/proc/{0}/task/{0}/children", self.id());
+        let mut child = None;
+        wait_until("its child runs", || {
+            let ids = fs::read_to_string(&children).expect("it runs");
+            child = ids.trim().parse().ok().and_then(Pid::from_raw);
+            child.is_some()
+        });
+        child.expect("it runs")
+    }
+
     /// Sends a signal to the process alone.
     fn signal(&self, signal: Signal) {
         kill_process(self.id(), signal).expect("it runs");
@@ -90,22 +102,24 @@ fn database(folder: &Path, count: u32, bytes: usize) -> String {
 
 #[test]
 fn the_demo_removes_its_database_in_every_phase() {
-    for (phase, signal, to_group, code) in [
-        ("loading", Signal::INT, true, 130),
-        ("kill 1:", Signal::INT, true, 130),
-        ("kill 3:", Signal::TERM, false, 143),
-    ] {
+    let group = |demo: &Running| demo.signal_group(Signal::INT);
+    let alone = |demo: &Running| demo.signal(Signal::TERM);
+    // As if this process were told after its child has ended.
+    let child = |demo: &Running| kill_process(demo.child(), Signal::TERM).expect("it runs");
+    let phases: [(_, &dyn Fn(&Running), _); 4] = [
+        ("loading", &group, 130),
+        ("kill 1:", &group, 130),
+        ("kill 3:", &alone, 143),
+        ("kill 1:", &child, 143),
+    ];
+    for (phase, signal, code) in phases {
         let folder = tempfile::tempdir().unwrap();
         let mut demo = Running::start(folder.path(), &["demo", "--data-size", "8MiB", "--dram", "8MiB"]);
         let lines = BufReader::new(demo.0.stdout.take().expect("piped")).lines();
         let mut lines = lines.map_while(Result::ok);
         lines.find(|line| line.starts_with(phase)).unwrap_or_else(|| panic!("it says {phase}"));
         assert!(!entries(folder.path()).is_empty(), "{phase}: the database is in TMPDIR");
-        if to_group {
-            demo.signal_group(signal)
-        } else {
-            demo.signal(signal)
-        };
+        signal(&demo);
         let rest: Vec<String> = lines.collect();
         let (ended, said) = demo.end();
         assert_eq!(ended, Some(code), "{phase}: {said}");

@@ -15,7 +15,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -38,6 +38,7 @@ use crate::demo::ledger::{Audit, Ledger};
 use crate::demo::serve::{self, Served};
 use crate::demo::stamp;
 use crate::demo::summary::{Kill, Size, Summary, Track};
+use crate::signals;
 
 /// The demo's table.
 const TABLE: &str = "files";
@@ -232,10 +233,13 @@ impl<'a> Demo<'a> {
                 before = now;
             }
             let early = ended();
-            child.kill()?;
+            let status = child.kill()?;
             let followed = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // Ctrl-C ends the child too, perhaps within a line.
+            // Ctrl-C ends the child too, perhaps within a line, and perhaps before this process knows.
             interrupt::check()?;
+            if let Some(signal) = signals::ended_by(status) {
+                return Err(Failure::Interrupted(signal));
+            }
             followed?;
             match early {
                 true => {
@@ -403,11 +407,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 struct Victim(Child);
 
 impl Victim {
-    fn kill(&mut self) -> Outcome {
+    /// Kills it, unless it has ended by itself, and says how it ended.
+    fn kill(&mut self) -> Outcome<ExitStatus> {
         let failed = |error: io::Error| Failure::Work(format!("killing the serving process failed: {error}"));
         self.0.kill().map_err(failed)?;
-        self.0.wait().map_err(failed)?;
-        Ok(())
+        self.0.wait().map_err(failed)
     }
 }
 
