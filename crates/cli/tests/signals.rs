@@ -106,7 +106,8 @@ fn the_demo_removes_its_database_in_every_phase() {
     let alone = |demo: &Running| demo.signal(Signal::TERM);
     // As if this process were told after its child has ended.
     let child = |demo: &Running| kill_process(demo.child(), Signal::TERM).expect("it runs");
-    let phases: [(_, &dyn Fn(&Running), _); 4] = [
+    type Send<'a> = &'a dyn Fn(&Running);
+    let phases: [(_, Send, _); 4] = [
         ("loading", &group, 130),
         ("kill 1:", &group, 130),
         ("kill 3:", &alone, 143),

@@ -63,6 +63,16 @@ struct Times {
     slow: Mean,
     round: u32,
     unknown_rounds: u32,
+    /// The last news was that the cache stepped aside.
+    told_aside: bool,
+}
+
+/// What an operator wants to know. With devices of nearly equal speed the cache wavers, so only a
+/// whole return is news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Aside,
+    Back,
 }
 
 #[derive(Debug)]
@@ -106,16 +116,14 @@ impl Balance {
     }
 
     /// Reports the time of a one-block read from the fast device.
-    ///
-    /// Returns whether the cache thereby stepped aside or returned.
-    pub fn fast_took(&self, time: Duration) -> bool {
-        let Some(mut times) = self.times.try_lock() else { return false };
+    pub fn fast_took(&self, time: Duration) -> Option<News> {
+        let mut times = self.times.try_lock()?;
         times.fast.add(time);
         times.round += 1;
         // A small share has few reads, so a round needs fewer.
         let round = (ROUND * self.share() / WHOLE).max(ROUND / 8);
         if times.round < round {
-            return false;
+            return None;
         }
         times.round = 0;
         times.unknown_rounds += 1;
@@ -131,7 +139,13 @@ impl Balance {
             (before * 3 / 4).max(1)
         };
         self.share.store(after, Ordering::Relaxed);
-        (before == 1) != (after == 1)
+        let news = match after {
+            1 if !times.told_aside => News::Aside,
+            WHOLE if times.told_aside => News::Back,
+            _ => return None,
+        };
+        times.told_aside = news == News::Aside;
+        Some(news)
     }
 }
 
@@ -157,6 +171,30 @@ mod tests {
             balance.fast_took(50 * US);
         }
         assert_eq!(balance.share(), WHOLE);
+    }
+
+    #[test]
+    fn a_cache_that_wavers_is_news_once() {
+        let balance = Balance::new();
+        balance.slow_took(100 * US);
+        let mut news = Vec::new();
+        for _ in 0..50 {
+            // From aside to half of the hits and back.
+            while !balance.is_aside() {
+                news.extend(balance.fast_took(300 * US));
+            }
+            while balance.share() < WHOLE / 2 {
+                news.extend(balance.fast_took(50 * US));
+            }
+        }
+        assert_eq!(news, [News::Aside]);
+        while balance.share() < WHOLE {
+            news.extend(balance.fast_took(50 * US));
+        }
+        while !balance.is_aside() {
+            news.extend(balance.fast_took(300 * US));
+        }
+        assert_eq!(news, [News::Aside, News::Back, News::Aside]);
     }
 
     #[test]

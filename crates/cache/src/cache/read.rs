@@ -15,6 +15,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::balance::News;
 use super::blocks::Blocks;
 use super::checksum::checksum;
 use super::index::{State, Word};
@@ -164,12 +165,13 @@ impl Reads {
 
     /// Notes the time of a read from the fast device; it may put the cache aside, or back.
     fn note_fast_read(&self, took: Duration) {
-        if self.blocks.balance.fast_took(took) {
-            let device = self.blocks.fast.name();
-            match self.blocks.balance.is_aside() {
-                true => tracing::warn!(device, "slower than the slow device; the cache steps aside"),
-                false => tracing::info!(device, "faster than the slow device again; the cache is back"),
+        let device = self.blocks.fast.name();
+        match self.blocks.balance.fast_took(took) {
+            Some(News::Aside) => tracing::warn!(device, "slower than the slow device; the cache steps aside"),
+            Some(News::Back) => {
+                tracing::info!(device, "faster than the slow device again; the cache is back")
             }
+            None => {}
         }
     }
 

@@ -235,7 +235,7 @@ impl<'a> Demo<'a> {
             let early = ended();
             let status = child.kill()?;
             let followed = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // Ctrl-C ends the child too, perhaps within a line, and perhaps before this process knows.
+            // Ctrl-C ends the child too, perhaps within a line or before this process knows.
             interrupt::check()?;
             if let Some(signal) = signals::ended_by(status) {
                 return Err(Failure::Interrupted(signal));
