@@ -165,13 +165,11 @@ impl Reads {
 
     /// Notes the time of a read from the fast device; it may put the cache aside, or back.
     fn note_fast_read(&self, took: Duration) {
+        let Some(news) = self.blocks.balance.fast_took(took) else { return };
         let device = self.blocks.fast.name();
-        match self.blocks.balance.fast_took(took) {
-            Some(News::Aside) => tracing::warn!(device, "slower than the slow device; the cache steps aside"),
-            Some(News::Back) => {
-                tracing::info!(device, "faster than the slow device again; the cache is back")
-            }
-            None => {}
+        match news {
+            News::Aside => tracing::warn!(device, "slower than the slow device; the cache steps aside"),
+            News::Back => tracing::info!(device, "faster than the slow device again; the cache is back"),
         }
     }
 
