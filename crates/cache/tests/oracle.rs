@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use terrace_cache::policy::Name;
 use terrace_cache::sim::{CacheResult, Simulation, Size};
@@ -80,6 +81,31 @@ fn name(name: &str) -> Name {
     name.parse().expect("a policy's name")
 }
 
+/// What each policy at each size has found in one trace.
+type Found = HashMap<(&'static str, usize), CacheResult>;
+
+/// The results of `caches`, in their order. Tests ask for the same ones, so each is simulated once.
+fn results(file: &Path, block_bytes: u32, caches: &[(&'static str, usize)]) -> Vec<CacheResult> {
+    type Traces = HashMap<(PathBuf, u32), Arc<Mutex<Found>>>;
+    static TRACES: Mutex<Option<Traces>> = Mutex::new(None);
+    let found = {
+        let mut traces = TRACES.lock().expect("no test fails with it locked");
+        Arc::clone(traces.get_or_insert_default().entry((file.to_owned(), block_bytes)).or_default())
+    };
+    let mut found = found.lock().expect("a simulation");
+    let missing: Vec<_> = caches.iter().filter(|cache| !found.contains_key(cache)).copied().collect();
+    if !missing.is_empty() {
+        let simulation = missing.iter().fold(Simulation::new().threads(1), |all, &(policy, size)| {
+            all.cache(name(policy), Size::Blocks(size))
+        });
+        let mut open = || Trace::open(file, None, block_bytes);
+        let report = simulation.run(&mut open, true, &|_| {}).expect("a simulation");
+        assert_eq!(report.results.len(), missing.len());
+        found.extend(missing.into_iter().zip(report.results));
+    }
+    caches.iter().map(|cache| found[cache].clone()).collect()
+}
+
 fn check(file: &Path, oracle: &Path, trace: &str) {
     let all = std::env::var_os("TERRACE_ORACLE").is_some_and(|rows| rows == "all");
     let mut rows = rows(oracle, trace);
@@ -87,24 +113,17 @@ fn check(file: &Path, oracle: &Path, trace: &str) {
     assert!(!rows.is_empty(), "no rows for {trace}");
     let optimum: HashMap<usize, u64> =
         rows.iter().filter(|row| row.policy == "Belady").map(|row| (row.cache_blocks, row.misses)).collect();
-    let mut simulation = Simulation::new().threads(1);
-    for row in &rows {
-        simulation = simulation.cache(name(known(&row.policy).0), Size::Blocks(row.cache_blocks));
-    }
+    let mut caches: Vec<_> = rows.iter().map(|row| (known(&row.policy).0, row.cache_blocks)).collect();
     let mut sizes: Vec<usize> = optimum.keys().copied().collect();
     sizes.sort_unstable();
     // The middle one is enough without an oracle.
-    let others = sizes
-        .get(sizes.len() / 2)
-        .into_iter()
-        .flat_map(|&size| OTHERS.iter().map(move |&other| (other, size)));
-    for (other, size) in others.clone() {
-        simulation = simulation.cache(name(other), Size::Blocks(size));
+    if let Some(&size) = sizes.get(sizes.len() / 2) {
+        caches.extend(OTHERS.iter().map(|&other| (other, size)));
     }
-    let report = simulation.run(&mut || Trace::open(file, None, 4096), true, &|_| {}).expect("a simulation");
+    let results = results(file, 4096, &caches);
 
     let mut wrong = Vec::new();
-    for (row, result) in rows.iter().zip(&report.results) {
+    for (row, result) in rows.iter().zip(&results) {
         let Row { policy, cache_blocks, misses: wanted } = row;
         let misses = result.counts.misses();
         let right =
@@ -113,7 +132,7 @@ fn check(file: &Path, oracle: &Path, trace: &str) {
             wrong.push(format!("{policy} at {cache_blocks} blocks: {misses} misses, not {wanted}"));
         }
     }
-    for result in &report.results {
+    for result in &results {
         let (misses, size) = (result.counts.misses(), result.cache_blocks);
         if optimum.get(&size).is_some_and(|&optimum| misses < optimum) {
             wrong
@@ -121,7 +140,6 @@ fn check(file: &Path, oracle: &Path, trace: &str) {
         }
     }
     assert!(wrong.is_empty(), "{trace}:\n{}", wrong.join("\n"));
-    assert_eq!(report.results.len(), rows.len() + others.count());
 }
 
 /// A file of the shared traces, if present.
@@ -177,11 +195,8 @@ fn counts_of_pg_tpch() {
 fn heuristicdb_on_queries() {
     let Some(file) = shared("pg_tpch.pgt.zst") else { return };
     let policies = ["heuristicdb", "arc", "s3-fifo", "lru", "mq", "tac"];
-    let size = Size::Blocks(9222);
-    let simulation =
-        policies.iter().fold(Simulation::new().threads(1), |all, policy| all.cache(name(policy), size));
-    let report = simulation.run(&mut || Trace::open(&file, None, 8192), true, &|_| {}).expect("a simulation");
-    let [ours, others @ ..] = &report.results[..] else { panic!("no results") };
+    let results = results(&file, 8192, &policies.map(|policy| (policy, 9222)));
+    let [ours, others @ ..] = &results[..] else { panic!("no results") };
     let admissions = ours.counts.admissions as f64 / ours.counts.requests as f64;
     assert!(
         ours.miss_ratio <= 0.67 && admissions <= 0.13,
@@ -205,14 +220,15 @@ const AUTO_MORE: f64 = 0.03;
 const CANDIDATES: [&str; 5] = ["lru", "arc", "s3-fifo", "w-tinylfu", "mq"];
 
 /// Misses of `policies` at the sizes of a shared trace, if present.
-fn rows_of(file: &str, block_bytes: u32, sizes: &[usize], policies: &[&str]) -> Option<Vec<CacheResult>> {
-    let path = shared(file)?;
-    let pairs = sizes.iter().flat_map(|&size| policies.iter().map(move |policy| (policy, size)));
-    let simulation = pairs.fold(Simulation::new().threads(1), |all, (policy, size)| {
-        all.cache(name(policy), Size::Blocks(size))
-    });
-    let mut open = || Trace::open(&path, None, block_bytes);
-    Some(simulation.run(&mut open, true, &|_| {}).expect("a simulation").results)
+fn rows_of(
+    file: &str,
+    block_bytes: u32,
+    sizes: &[usize],
+    policies: &[&'static str],
+) -> Option<Vec<CacheResult>> {
+    let caches: Vec<_> =
+        sizes.iter().flat_map(|&size| policies.iter().map(move |&policy| (policy, size))).collect();
+    Some(results(&shared(file)?, block_bytes, &caches))
 }
 
 /// The selector: close to the best of five everywhere, better than each on average. At its hardest

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use terrace::{Backup, Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
 use terrace_io::{AlignedBuffer, CallKind, Directory, FaultPlan, OpenMode};
@@ -45,6 +46,9 @@ fn small(disk: &SimulatedDisk) -> Db {
 /// Rows after which a row's companion is deleted.
 const WINDOW: u64 = 50;
 
+/// How long a writer rests after each row.
+const PAUSE: Duration = Duration::from_micros(500);
+
 /// Serial transactions: each draws the next number, adds its row, and removes an earlier one.
 fn write_rows(db: &Db, stop: &AtomicBool, acknowledged: &AtomicU64) {
     let tables = ["count", "rows", "recent"].map(|name| db.open_table(name).unwrap());
@@ -64,6 +68,8 @@ fn write_rows(db: &Db, stop: &AtomicBool, acknowledged: &AtomicU64) {
             })
             .unwrap();
         acknowledged.fetch_max(number, SeqCst);
+        // Otherwise the database grows as long as a busy processor takes for its backup.
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -100,7 +106,7 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     let wait_for = |number: u64| {
         while acknowledged.load(SeqCst) < number {
-            std::thread::yield_now();
+            std::thread::sleep(PAUSE);
         }
     };
     let mut moments = Vec::new();
@@ -138,7 +144,7 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
             let _stop = Retry(&more);
             scope.spawn(|| write_rows(&db, &more, &acknowledged));
             while acknowledged.load(SeqCst) < last + 500 {
-                std::thread::yield_now();
+                std::thread::sleep(PAUSE);
             }
         });
         db.close().unwrap();

@@ -1,7 +1,7 @@
 //! Measures a local cache for a database on a slower disk.
 //!
 //! ```text
-//! cargo run --release -p terrace-sqlite --example network_disk -- [DIRECTORY] [SECONDS] [ROUNDS] [counted]
+//! cargo run --release -p terrace-sqlite --example slow_disk -- [DIRECTORY] [SECONDS] [ROUNDS] [counted]
 //! ```
 //!
 //! The database is ten times as large as SQLite's page cache. It and its log lie behind a simulated
