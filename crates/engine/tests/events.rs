@@ -1,8 +1,9 @@
 //! Events that a database reports to `tracing`: one per change of state, none for single
 //! operations.
 
+use std::cell::RefCell;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Once};
 
 use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk};
 use terrace_io::{CallKind, FaultPlan};
@@ -18,9 +19,13 @@ struct Told {
     fields: Vec<String>,
 }
 
+thread_local! {
+    /// The events of this thread, while it collects them.
+    static COLLECTED: RefCell<Option<Vec<Told>>> = const { RefCell::new(None) };
+}
+
 /// Collects the events of this crate.
-#[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Vec<Told>>>);
+struct Collects;
 
 impl Visit for Told {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
@@ -31,7 +36,7 @@ impl Visit for Told {
     }
 }
 
-impl Subscriber for Collected {
+impl Subscriber for Collects {
     fn enabled(&self, about: &Metadata<'_>) -> bool {
         about.target().starts_with("terrace::")
     }
@@ -47,7 +52,7 @@ impl Subscriber for Collected {
     fn event(&self, event: &Event<'_>) {
         let mut told = Told { level: *event.metadata().level(), message: String::new(), fields: Vec::new() };
         event.record(&mut told);
-        self.0.lock().unwrap().push(told);
+        COLLECTED.with_borrow_mut(|collected| collected.iter_mut().for_each(|all| all.push(told.clone())));
     }
 
     fn enter(&self, _: &Id) {}
@@ -55,11 +60,20 @@ impl Subscriber for Collected {
     fn exit(&self, _: &Id) {}
 }
 
+/// Lets `tracing` ask [`Collects`] about all events. Call it before a test's first event:
+/// `tracing` remembers for the whole process whether anybody wants an event, and whoever reports it
+/// first decides.
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Collects).expect("there is no other"));
+}
+
 /// Events of this thread during `work`.
 fn told(work: impl FnOnce()) -> Vec<Told> {
-    let collected = Collected::default();
-    tracing::subscriber::with_default(collected.clone(), work);
-    std::mem::take(&mut *collected.0.lock().unwrap())
+    listen();
+    let outer = COLLECTED.replace(Some(Vec::new()));
+    work();
+    COLLECTED.replace(outer).expect("it was collecting")
 }
 
 /// Messages more important than `Level::DEBUG`.
@@ -69,6 +83,7 @@ fn messages(told: &[Told]) -> Vec<&str> {
 }
 
 fn builder(disk: &SimulatedDisk) -> Builder {
+    listen();
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).log_max(256 << 10);
     builder.mode(Mode::Inline).seed(1)
 }
@@ -227,6 +242,7 @@ fn a_full_disk_is_told_when_it_is_full_and_when_there_is_space() {
 
 #[test]
 fn snapshots_given_up_are_told() {
+    listen();
     let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).mode(Mode::Inline);
     let db = db.old_version_bytes_max(64 << 10).open("").unwrap();
     let table = db.create_table("t").unwrap();
