@@ -44,6 +44,7 @@ const COMMANDS: &[Row] = &[
         "mount",
         &[CACHE],
         &[
+            "cache-always",
             "block-size",
             "trace",
             "threads",

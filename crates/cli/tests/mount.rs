@@ -73,7 +73,8 @@ impl Scene {
 
     fn cached(&self) -> Running {
         let cache = format!("--cache=file:{},16MiB", self.at("fast/cache").display());
-        self.start(&[&cache, "--cache-admission=always", "--cache-eviction=lru", "--threads=3"])
+        let policy = ["--cache-admission=always", "--cache-eviction=lru"];
+        self.start(&[&*cache, "--cache-always", "--threads=3", policy[0], policy[1]])
     }
 }
 
@@ -382,6 +383,7 @@ fn wrong_arguments_are_refused() {
     refused(&[&empty, &slow], &[], "not empty");
     refused(&[&slow, &slow], &[], "is in");
     refused(&[&slow, &empty], &["--block-size=8KiB"], "--cache");
+    refused(&[&slow, &empty], &["--cache-always"], "--cache-always");
     refused(&[&slow, &empty], &["--metrics=here"], "--metrics");
     refused(&[&slow, &empty], &["--control=here"], "--cache");
     let trace = format!("--trace={}", folder.path().join("asked.pgt").display());

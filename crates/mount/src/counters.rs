@@ -8,6 +8,8 @@ use std::time::Duration;
 use terrace_cache::CacheStats;
 use terrace_io::stats::{Family, Histogram, Latency, Text};
 
+use crate::read_times::ReadTimes;
+
 /// Why cached blocks of a file were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dropped {
@@ -83,6 +85,7 @@ impl Counters {
             dropped_deleted: dropped(Dropped::Deleted),
             kept_files,
             cache,
+            left_out: None,
         }
     }
 }
@@ -147,6 +150,8 @@ terrace_io::stats! {
         kept_files: u64 => gauge "terrace_mount_kept_files" "Files of the previous run in the map.",
         /// The block cache.
         cache: Option<CacheStats>,
+        /// Why the cache is left out, if it is: its device reads no sooner than the directory.
+        left_out: Option<ReadTimes>,
     }
 }
 
@@ -202,6 +207,9 @@ impl fmt::Display for MountStats {
         )?;
         if *opens_passed > 0 {
             write!(f, "\nopens of files that the kernel reads and writes by itself: {opens_passed}")?;
+        }
+        if let Some(times) = &self.left_out {
+            write!(f, "\nthe cache was left out: {times}")?;
         }
         let Some(cache) = &self.cache else { return Ok(()) };
         write!(

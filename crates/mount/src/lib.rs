@@ -15,6 +15,7 @@
 //! | `relations.rs` | tables and indexes by the names of files |
 //! | `counters.rs`, `observer.rs` | statistics; what programs ask for |
 //! | `queries.rs`, `hints.rs` | which queries run; what clients say of it |
+//! | `read_times.rs` | whether a cache can help |
 //! | `passthrough.rs`, `opens.rs` | files that the kernel reads and writes by itself; whether one is |
 //! | `slow.rs`, `lower.rs` | files as the cache's slow device |
 
@@ -35,6 +36,7 @@ mod opens;
 mod passthrough;
 mod planted;
 mod queries;
+mod read_times;
 mod relations;
 mod requests;
 mod slow;
@@ -47,6 +49,7 @@ pub use counters::{MountRelation, MountStats};
 pub use hints::QueryHints;
 pub use mount::{Mount, MountCache, MountConfig, MountError, Watch};
 pub use observer::{Observed, Observer};
+pub use read_times::ReadTimes;
 
 /// Compiles the example of the package's README.
 #[cfg(doctest)]

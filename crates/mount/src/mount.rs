@@ -26,10 +26,11 @@ use crate::map::{FileMap, Owner};
 use crate::node::Nodes;
 use crate::observer::Observer;
 use crate::passthrough::{Passed, Passthrough};
+use crate::read_times::ReadTimes;
 use crate::requests::Requests;
 use crate::slow_calls::SlowCalls;
-use crate::stamp::Clockwork;
-use crate::tree::Tree;
+use crate::stamp::{Clockwork, kernel_is_since};
+use crate::tree::{LeftOut, Tree};
 
 /// How often the end of a mount is looked for.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -77,6 +78,9 @@ pub struct MountCache {
     pub policy: Name,
     /// Limit of bytes written to the fast device per day.
     pub write_budget_bytes_day: Option<u64>,
+    /// Use it even if a read from its device takes as long as one from the directory. Otherwise the
+    /// mount measures both and leaves such a cache out ([`MountStats::left_out`]).
+    pub always: bool,
 }
 
 impl MountCache {
@@ -88,6 +92,7 @@ impl MountCache {
             block_bytes: BLOCK_BYTES,
             policy: CacheConfig::new(1).policy,
             write_budget_bytes_day: None,
+            always: false,
         }
     }
 }
@@ -108,7 +113,8 @@ pub struct MountConfig {
     /// Let other users than this one in.
     pub allow_other: bool,
     /// Let the kernel read and write files by itself if they are never cached: all without a
-    /// cache, logs of databases with one. Nothing counts these accesses. An observer forbids them.
+    /// cache, or if it is left out, and logs of databases with one. Nothing counts these accesses.
+    /// An observer forbids them.
     pub passthrough: bool,
     /// Is told what programs read and write.
     pub observer: Option<Arc<dyn Observer>>,
@@ -238,10 +244,7 @@ const FINE_CLOCKS: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
 
 /// Whether the file system gives a change after a look at the times a finer time, since Linux 6.13.
 fn has_fine_clock(kind: u64) -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
-    let version = (numbers.next().and_then(Result::ok), numbers.next().and_then(Result::ok));
-    matches!(version, (Some(major), Some(minor)) if (major, minor) >= (6, 13)) && FINE_CLOCKS.contains(&kind)
+    kernel_is_since((6, 13)) && FINE_CLOCKS.contains(&kind)
 }
 
 fn open_cache(
@@ -295,6 +298,23 @@ fn open_cache(
     Ok(FileCache::open(found, &directory, name, settings, clockwork, Arc::clone(counters))?)
 }
 
+/// The cache of a mount, or why it is left out.
+fn cache_of(
+    config: &MountConfig,
+    source: &Path,
+    nodes: &Nodes,
+    counters: &Arc<Counters>,
+) -> Result<(Option<FileCache>, Option<LeftOut>), MountError> {
+    let Some(cache) = &config.cache else { return Ok((None, None)) };
+    let opened = open_cache(config, cache, source, nodes, counters)?;
+    let measured =
+        if cache.always { None } else { ReadTimes::measure(source, &cache.path, cache.block_bytes) };
+    Ok(match measured.filter(|times| !times.are_worth_a_cache()) {
+        Some(times) => (None, Some(LeftOut { times, cache: opened })),
+        None => (Some(opened), None),
+    })
+}
+
 /// The options of the kernel, with those of the lower mount that forbid something.
 fn options(config: &MountConfig, source: &Path, nodes: &Nodes) -> Result<Config, MountError> {
     let lower =
@@ -319,11 +339,11 @@ fn options(config: &MountConfig, source: &Path, nodes: &Nodes) -> Result<Config,
 }
 
 /// Which files the kernel reads and writes by itself.
-fn passed(config: &MountConfig) -> Passed {
-    match &config.cache {
+fn passed(config: &MountConfig, is_cached: bool) -> Passed {
+    match is_cached {
         _ if !config.passthrough || config.observer.is_some() => Passed::None,
-        Some(_) => Passed::Logs,
-        None => Passed::All,
+        true => Passed::Logs,
+        false => Passed::All,
     }
 }
 
@@ -376,15 +396,14 @@ impl Mount {
         let nodes = Nodes::new(root).map_err(failed(name_of(&source)))?;
         let locked = config.cache.as_ref().map(|_| lock(&source)).transpose()?;
         let counters = Arc::new(Counters::default());
-        let cache = match &config.cache {
-            Some(cache) => Some(open_cache(config, cache, &source, &nodes, &counters)?),
-            None => None,
-        };
+        let (cache, left_out) = cache_of(config, &source, &nodes, &counters)?;
         let options = options(config, &source, &nodes)?;
         rustix::process::umask(Mode::empty());
-        let passthrough = Passthrough::new(passed(config));
-        let tree = Arc::new(Tree::new(nodes, cache, counters, config.observer.clone(), passthrough));
-        let requests = Requests { tree: Arc::clone(&tree), slow_calls: SlowCalls::default() };
+        let passthrough = Passthrough::new(passed(config, cache.is_some()));
+        let mut tree = Tree::new(nodes, cache, counters, config.observer.clone(), passthrough);
+        tree.left_out = left_out;
+        let tree = Arc::new(tree);
+        let requests = Requests::new(Arc::clone(&tree), SlowCalls::new(config.threads / 2));
         let what = || format!("mounting on {}", mountpoint.display());
         let session = Session::new(requests, &mountpoint, &options).map_err(failed(what()))?;
         let session = session.spawn().map_err(failed(what()))?;
@@ -432,8 +451,11 @@ impl Mount {
         }
         let served = session.join();
         let stats = self.end();
-        served.map_err(failed("serving the kernel's requests"))?;
-        Ok(stats)
+        match served {
+            // How the kernel tells some threads of an end for which it gives others `ENODEV`.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(stats),
+            served => served.map(|()| stats).map_err(failed("serving the kernel's requests")),
+        }
     }
 
     /// Unmounts, and waits for the end.
@@ -453,9 +475,8 @@ impl Mount {
         }
         let stats = stats(&self.tree);
         self.tree.close();
-        if let Some(cache) = &self.tree.cache
-            && let Err(error) = cache.close()
-        {
+        let opened = self.tree.cache.as_ref().or(self.tree.left_out.as_ref().map(|left_out| &left_out.cache));
+        if let Some(Err(error)) = opened.map(FileCache::close) {
             tracing::warn!(%error, "the cache could not be closed; it may start empty");
         }
         stats
@@ -492,7 +513,8 @@ fn leave(mountpoint: &Path) -> io::Result<()> {
 
 fn stats(tree: &Tree) -> MountStats {
     let (cache, kept_files) = tree.cache.as_ref().map(FileCache::stats).unzip();
-    tree.counters.stats(cache, kept_files.unwrap_or(0))
+    let stats = tree.counters.stats(cache, kept_files.unwrap_or(0));
+    MountStats { left_out: tree.left_out.as_ref().map(|left_out| left_out.times), ..stats }
 }
 
 fn maintain(tree: &Tree, is_over: &AtomicBool) {

@@ -2,7 +2,7 @@
 //!
 //! Names and attributes expire at once, and files are opened for direct I/O, or passed to the lower
 //! file system by the kernel. So the kernel keeps nothing that could be outdated, except pages that
-//! programs map.
+//! programs map, and for a moment the attributes of passed files.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,9 +23,15 @@ use crate::caller::Caller;
 use crate::names::NewAttributes;
 use crate::node::kind;
 use crate::slow_calls::SlowCalls;
+use crate::stamp::kernel_is_since;
 use crate::tree::{Target, Tree};
 
 const EXPIRES_AT_ONCE: Duration = Duration::ZERO;
+/// How long attributes of passed files last, whose length PostgreSQL asks for thousands of times a
+/// second. The kernel ends it sooner when programs of the mount change the file by calls.
+const OF_PASSED: Duration = Duration::from_millis(10);
+/// Older kernels do not see that a request for attributes began before such a change.
+const LASTING_SINCE: (u32, u32) = (6, 13);
 /// The kernel's limit of asynchronous requests under way; its default is 12.
 const BACKGROUND_MAX: u16 = 512;
 const DIRECTORY_BYTES: usize = 32 << 10;
@@ -34,6 +40,7 @@ const DIRECTORY_BYTES: usize = 32 << 10;
 pub(crate) struct Requests {
     pub tree: Arc<Tree>,
     pub slow_calls: SlowCalls,
+    lasting: Duration,
 }
 
 const WANTED: [InitFlags; 9] = [
@@ -95,6 +102,11 @@ fn xattr(reply: ReplyXattr, size: u32, outcome: io::Result<Vec<u8>>) {
 }
 
 impl Requests {
+    pub fn new(tree: Arc<Tree>, slow_calls: SlowCalls) -> Requests {
+        let lasting = if kernel_is_since(LASTING_SINCE) { OF_PASSED } else { EXPIRES_AT_ONCE };
+        Requests { tree, slow_calls, lasting }
+    }
+
     fn list(&self, handle: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> io::Result<()> {
         let directory = self.tree.directory(handle)?;
         rustix::fs::seek(&*directory, SeekFrom::Start(offset))?;
@@ -133,7 +145,15 @@ impl Filesystem for Requests {
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        attribute(reply, self.tree.nodes.get(number).and_then(|node| node.attributes()));
+        let found = self.tree.nodes.get(number).and_then(|node| {
+            let is_passed = node.opens.hold(|is_passed| is_passed);
+            Ok((node.attributes()?, is_passed))
+        });
+        match found {
+            Ok((attributes, true)) => reply.attr(&self.lasting, &attributes),
+            Ok((attributes, false)) => reply.attr(&EXPIRES_AT_ONCE, &attributes),
+            Err(error) => reply.error(error.into()),
+        }
     }
 
     fn setattr(

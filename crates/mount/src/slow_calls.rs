@@ -1,10 +1,12 @@
 //! Threads for calls that may take long, such as fsync.
 //!
-//! The threads that serve the kernel hand them over, so that other requests go on. A thread is
-//! started if none is idle, up to [`THREADS_MAX`]; beyond that, calls wait in order.
+//! Some of the threads that serve the kernel may make them themselves, which is soonest. The others
+//! hand them over, so that other requests go on. A thread is started if none is idle, up to
+//! [`THREADS_MAX`]; beyond that, calls wait in order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
@@ -42,24 +44,46 @@ struct Shared {
 }
 
 /// The threads. Dropping it ends them after the calls in the queue.
-#[derive(Default)]
-pub(crate) struct SlowCalls(Arc<Shared>);
+pub(crate) struct SlowCalls {
+    shared: Arc<Shared>,
+    /// How many callers may still make their calls themselves.
+    may_stay: AtomicUsize,
+}
 
 impl SlowCalls {
-    /// Runs `call` in another thread, or here if there cannot be one.
+    /// At most `here_max` callers at a time make their calls themselves.
+    pub fn new(here_max: usize) -> SlowCalls {
+        SlowCalls { shared: Arc::default(), may_stay: AtomicUsize::new(here_max) }
+    }
+
+    /// Runs `call` here, or in another thread if there are many here and there can be one.
     pub fn run(&self, call: impl FnOnce() + Send + 'static) {
-        let mut state = self.0.state.lock();
+        // Relaxed: it only counts.
+        let stays = self.may_stay.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        match stays {
+            true => {
+                let guard = AbortOnPanic;
+                call();
+                drop(guard);
+                self.may_stay.fetch_add(1, Relaxed);
+            }
+            false => self.hand_over(call),
+        }
+    }
+
+    fn hand_over(&self, call: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.state.lock();
         state.calls.push_back(Box::new(call));
         if state.idle >= state.calls.len() || state.threads >= THREADS_MAX {
-            self.0.wake_up.notify_one();
+            self.shared.wake_up.notify_one();
             return;
         }
         state.threads += 1;
         drop(state);
-        let shared = Arc::clone(&self.0);
+        let shared = Arc::clone(&self.shared);
         let started = thread::Builder::new().name("slow-call".to_owned()).spawn(move || shared.serve());
         if started.is_err() {
-            let mut state = self.0.state.lock();
+            let mut state = self.shared.state.lock();
             state.threads -= 1;
             if state.threads == 0 {
                 let calls: Vec<_> = state.calls.drain(..).collect();
@@ -95,11 +119,11 @@ impl Shared {
 
 impl Drop for SlowCalls {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        let mut state = self.shared.state.lock();
         state.is_over = true;
-        self.0.wake_up.notify_all();
+        self.shared.wake_up.notify_all();
         while state.threads > 0 {
-            self.0.wake_up.wait(&mut state);
+            self.shared.wake_up.wait(&mut state);
         }
     }
 }
@@ -112,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_call_that_waits_stops_no_other() {
-        let calls = SlowCalls::default();
+        let calls = SlowCalls::new(0);
         let (release, wait) = mpsc::channel::<()>();
         let (done, results) = mpsc::channel();
         calls.run(move || assert!(wait.recv().is_err()));
@@ -125,5 +149,21 @@ mod tests {
         assert_eq!(finished, (0..10).collect::<Vec<_>>());
         drop(release);
         drop(calls);
+    }
+
+    #[test]
+    fn only_some_callers_stay() {
+        let calls = Arc::new(SlowCalls::new(1));
+        let (done, results) = mpsc::channel();
+        let here = thread::current().id();
+        for _ in 0..2 {
+            let (inner, to_inner, to_outer) = (Arc::clone(&calls), done.clone(), done.clone());
+            calls.run(move || {
+                inner.run(move || to_inner.send(thread::current().id()).expect("the test waits"));
+                to_outer.send(thread::current().id()).expect("the test waits");
+            });
+            let found: Vec<_> = results.iter().take(2).map(|thread| thread == here).collect();
+            assert!(found.contains(&true) && found.contains(&false), "{found:?}");
+        }
     }
 }

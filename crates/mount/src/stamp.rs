@@ -94,6 +94,14 @@ impl Clockwork {
     }
 }
 
+/// Whether the kernel has at least this version.
+pub(crate) fn kernel_is_since(least: (u32, u32)) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
+    let version = (numbers.next().and_then(Result::ok), numbers.next().and_then(Result::ok));
+    matches!(version, (Some(major), Some(minor)) if (major, minor) >= least)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,15 +19,26 @@ use crate::node::{Handle, Node, Nodes, flush, set_id_bits};
 use crate::observer::{Observer, observe};
 use crate::passthrough::Passthrough;
 use crate::queries::Queries;
+use crate::read_times::ReadTimes;
 
 /// Most bytes of one copy between files; the program asks again for the rest.
 const COPY_BYTES_MAX: u64 = 4 << 20;
+
+/// A cache that cannot help. What it has stays for a later mount, and until then files tell whether
+/// they changed.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    pub times: ReadTimes,
+    /// Takes note of failed syncs.
+    pub cache: FileCache,
+}
 
 /// The directory below and what programs have open of it.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub nodes: Nodes,
     pub cache: Option<FileCache>,
+    pub left_out: Option<LeftOut>,
     pub counters: Arc<Counters>,
     pub passthrough: Passthrough,
     pub queries: Queries,
@@ -74,6 +85,7 @@ impl Tree {
         Tree {
             nodes,
             cache,
+            left_out: None,
             counters,
             passthrough,
             queries: Queries::default(),
@@ -221,7 +233,8 @@ impl Tree {
     /// Blocks of a file whose sync failed are not believed any more: the kernel may show bytes that
     /// the disk does not have.
     fn distrust(&self, node: &Node) {
-        if let Some(cache) = self.cache.as_ref().filter(|_| node.is_regular()) {
+        let left_out = self.left_out.as_ref().map(|left_out| &left_out.cache);
+        if let Some(cache) = self.cache.as_ref().or(left_out).filter(|_| node.is_regular()) {
             cache.distrust(&node.state);
         }
     }

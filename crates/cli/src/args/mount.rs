@@ -18,6 +18,10 @@ pub struct MountArgs {
     pub mountpoint: PathBuf,
     #[command(flatten)]
     pub cache: CacheArgs,
+    /// Use the cache even if its device reads no sooner than the directory. Otherwise the mount
+    /// measures both when it begins, and leaves out a cache that cannot help
+    #[arg(long)]
+    pub cache_always: bool,
     /// Bytes of a block of cache and trace: a power of two from 4KiB to 1MiB, at most the page size
     /// of the database [default: 4KiB]
     #[arg(long, value_name = "SIZE", value_parser = block_size)]

@@ -43,6 +43,7 @@ fn cache(args: &MountArgs, block_bytes: u64) -> Outcome<Option<MountCache>> {
         block_bytes: block_bytes as usize,
         policy,
         write_budget_bytes_day: cache.write_budget_bytes_day(),
+        always: args.cache_always,
         ..MountCache::new(path, cache.bytes())
     }))
 }
@@ -51,12 +52,12 @@ fn cache(args: &MountArgs, block_bytes: u64) -> Outcome<Option<MountCache>> {
 pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
     let block_bytes = args.block_size.unwrap_or(BLOCK_BYTES);
     let cache = cache(args, block_bytes)?;
-    let what = match &cache {
-        Some(cache) => format!("with the cache {}", escape::path(&cache.path)),
-        None => "without a cache".to_owned(),
-    };
+    let cache_path = cache.as_ref().map(|cache| escape::path(&cache.path).to_string());
     if args.block_size.is_some() && cache.is_none() && args.trace.is_none() {
         return Err(Failure::Usage("--block-size is that of --cache or --trace".to_owned()));
+    }
+    if args.cache_always && cache.is_none() {
+        return Err(Failure::Usage("--cache-always uses the cache of --cache".to_owned()));
     }
     if args.control.is_some() && cache.is_none() {
         return Err(Failure::Usage("--control tells the policy of --cache which queries run".to_owned()));
@@ -78,6 +79,11 @@ pub fn run(args: &MountArgs, output: &mut dyn Write) -> Outcome {
         failure(error)
     })?;
     let (source, mountpoint) = (escape::path(&args.source), escape::path(&args.mountpoint));
+    let what = match (cache_path, mount.stats().left_out) {
+        (Some(path), Some(times)) => format!("without the cache {path}: {times} (--cache-always uses it)"),
+        (Some(path), None) => format!("with the cache {path}"),
+        (None, _) => "without a cache".to_owned(),
+    };
     // A reader that has gone does not end the mount.
     let _ = print(output, format_args!("mounted {source} on {mountpoint} {what}\n"));
     let serving = match page {

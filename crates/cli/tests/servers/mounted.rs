@@ -77,7 +77,7 @@ impl Mounted {
         let mut command = process::bound(env!("CARGO_BIN_EXE_terrace"));
         command.arg("mount").args([self.path("lower"), self.path("mount")]);
         command.arg("--cache").arg(format!("file:{},{size}", text_of(&self.path("cache"))));
-        command.arg("--allow-other").stdout(Stdio::piped());
+        command.args(["--cache-always", "--allow-other"]).stdout(Stdio::piped());
         command.args(variable("TERRACE_MOUNT_FLAGS").unwrap_or_default().split_whitespace());
         let mut daemon = Daemon::start(&mut command, &self.path("mount.log"))?;
         let output = BufReader::new(daemon.child().stdout.take().expect("piped"));

@@ -63,10 +63,10 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     (
         "mount",
         &[
-            &["planted", "stamp", "extents", "counters", "slow_calls", "caller", "links", "opens", "queries"],
+            &["planted", "stamp", "extents", "slow_calls", "caller", "links", "opens", "queries"],
             &["lower", "file_state", "map", "relations"],
-            &["observer", "space"],
-            &["slow"],
+            &["observer", "space", "read_times"],
+            &["slow", "counters"],
             &["cache", "node"],
             &["passthrough"],
             &["tree"],

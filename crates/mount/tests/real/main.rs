@@ -1,5 +1,6 @@
 //! A real mount: files behave as below, and no cached byte is stale.
 
+mod left_out;
 mod passed;
 
 use std::fs::{self, File, OpenOptions};
@@ -53,6 +54,12 @@ impl Scene {
         self.directory.path().join("mount").join(name)
     }
 
+    /// A cache that is used even though it is on the directory's device.
+    fn cache(&self, name: &str) -> MountCache {
+        let path = self.directory.path().join("fast").join(name);
+        MountCache { always: true, ..MountCache::new(path, 16 << 20) }
+    }
+
     fn config(&self) -> MountConfig {
         let mut config = MountConfig::new(self.slow(""), self.at(""));
         config.threads = 4;
@@ -66,7 +73,7 @@ impl Scene {
 
     fn cached(&self) -> Mount {
         let mut config = self.config();
-        config.cache = Some(MountCache::new(self.directory.path().join("fast/cache"), 16 << 20));
+        config.cache = Some(self.cache("cache"));
         Mount::start(&config).expect("a mount with a cache")
     }
 
@@ -402,7 +409,7 @@ fn a_map_of_another_directory_or_with_damage_makes_the_cache_cold() {
     assert_eq!(mount.unmount().expect("the end").kept_files, 0);
     fs::write(&map, "notes of somebody").expect("a file");
     let mut config = scene.config();
-    config.cache = Some(MountCache::new(&cache, 16 << 20));
+    config.cache = Some(scene.cache("cache"));
     let refused = format!("{:?}", Mount::start(&config).expect_err("a foreign file"));
     assert!(refused.contains("left as it is"), "{refused}");
 }
@@ -509,7 +516,7 @@ fn a_second_mount_with_a_cache_is_refused() {
     let mut config = scene.config();
     fs::create_dir(scene.directory.path().join("second")).expect("a directory");
     config.mountpoint = scene.directory.path().join("second");
-    config.cache = Some(MountCache::new(scene.directory.path().join("fast/other"), 16 << 20));
+    config.cache = Some(scene.cache("other"));
     let error = Mount::start(&config).expect_err("refused").to_string();
     assert!(error.contains("is locked by another program"), "{error}");
     first.unmount().expect("the end");
@@ -625,8 +632,8 @@ fn requests_are_told_and_counted_by_the_present_name() {
     for is_cached in [false, true] {
         let Some(scene) = Scene::new() else { return };
         let (mut config, latest) = (scene.config(), Arc::new(Latest::default()));
-        let cache = MountCache::new(scene.directory.path().join("fast/cache"), 16 << 20);
-        (config.cache, config.observer) = (is_cached.then_some(cache), Some(Arc::clone(&latest) as _));
+        config.cache = is_cached.then(|| scene.cache("cache"));
+        config.observer = Some(Arc::clone(&latest) as _);
         let mount = Mount::start(&config).expect("a mount");
         fs::create_dir(scene.at("d")).expect("a directory");
         fs::create_dir(scene.at("deep")).expect("a directory");

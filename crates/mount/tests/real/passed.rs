@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Stdio;
 
-use terrace_mount::{Mount, MountCache};
+use terrace_mount::Mount;
 
 use crate::{Scene, as_user, bytes, hits_of, open, read_twice, shell};
 
@@ -82,7 +82,7 @@ fn set_id_bits_do_not_outlive_writes_of_others() {
         fs::set_permissions(scene.directory.path(), fs::Permissions::from_mode(0o755)).expect("set");
         let mut config = scene.config();
         (config.allow_other, config.passthrough) = (true, passthrough);
-        config.cache = is_cached.then(|| MountCache::new(scene.directory.path().join("fast/cache"), 1 << 20));
+        config.cache = is_cached.then(|| scene.cache("cache"));
         let mount = Mount::start(&config).expect("a mount");
         fs::create_dir(scene.at("d")).expect("a directory");
         let set = |name: &str, mode| fs::set_permissions(scene.at(name), fs::Permissions::from_mode(mode));
