@@ -14,6 +14,8 @@ const AHEAD_MIN: u32 = 64;
 impl Tiers {
     /// The dirty pages to write ahead of the sweep of `partition`: all of the dirty queue, then up
     /// to whole batches from the fronts of the other queues, or from all of them if `urgent`.
+    /// Otherwise none while more frames are idle: no sweep is near, and the walk would push the
+    /// readers' data out of the processor's cache.
     pub(crate) fn dirty_ahead(
         &self,
         partition: Partition,
@@ -22,13 +24,16 @@ impl Tiers {
         batch: usize,
     ) -> Vec<PageId> {
         let count = self.page_frames(partition);
+        let reach = |share: u32| if urgent { count } else { share.max(AHEAD_MIN).min(count) };
         let (first, waiting) = {
             let free = self.replacer.free(partition).lock();
+            if !urgent && free.idle(&self.frames) > u64::from(reach(count / AHEAD_SHARE)) {
+                return Vec::new();
+            }
             let first = [Queue::Dirty, Queue::Probation, Queue::Main].map(|queue| free.queues.first(queue));
             (first, free.queues.len(Queue::Dirty))
         };
         let most = (waiting as usize).max(1).next_multiple_of(batch);
-        let reach = |share: u32| if urgent { count } else { share.max(AHEAD_MIN).min(count) };
         let dirty_queue = queues::walk(&self.frames, first[0], count);
         let probation = queues::walk(&self.frames, first[1], reach(queues::probation_goal(count) / 2));
         let main = queues::walk(&self.frames, first[2], reach(count / AHEAD_SHARE));

@@ -8,6 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace_io::{Directory, MemoryDirectory, OpenMode};
 
+use super::partition::Partition;
 use super::patience::{WAIT_MAX, hasten};
 use super::stats::PoolStats;
 use super::view::View;
@@ -333,6 +334,22 @@ fn frames_follow_the_load_and_stand_still_where_all_gain_alike() {
         "{:?}",
         crate::pool::inspect::Footprint::of(&pool).frames
     );
+}
+
+#[test]
+fn dirty_pages_are_written_ahead_only_of_a_sweep_that_is_near() {
+    let (_files, pool) = pool();
+    let pool = &pool.pool;
+    let partition: Partition = small().into();
+    let idle = || pool.replacer.free(partition).lock().idle(&pool.frames);
+    let ahead = |urgent| pool.dirty_ahead(partition, urgent, true, 8).len();
+    make(pool, small());
+    assert!(idle() > 200);
+    assert_eq!((ahead(false), ahead(true)), (0, 1));
+    while idle() > 60 {
+        make(pool, small());
+    }
+    assert!(ahead(false) > 0);
 }
 
 #[test]
