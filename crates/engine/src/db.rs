@@ -417,6 +417,7 @@ impl Db {
                 entries,
                 entries_exact: known.is_some(),
                 pages,
+                levels: table.levels()?,
                 page_bytes: state.tree.page_bytes() as u64,
                 value_page_bytes_max: state.values.page_bytes() as u64,
                 compression: state.compression,

@@ -46,7 +46,7 @@ pub(crate) use read_leaf::LeafRows;
 pub(crate) use release::release_step;
 pub(crate) use room::{CROWDED_MAX, crowded, make_room_for};
 pub(crate) use single::{Before, New, Single, SingleOutcome, apply_single};
-pub(crate) use size::count_pages;
+pub(crate) use size::{count_levels, count_pages};
 pub(crate) use smo::{SPLIT_FRAMES, tidy};
 pub(crate) use tree::{Seek, Tree};
 pub(crate) use verify::{Met, verify, verify_released};

@@ -355,6 +355,8 @@ terrace_io::stats! {
         /// Pages of the tree, without large values; `None` if too many.
         pages: Option<u64> => gauge
             "terrace_table_pages" "Pages of each table, those of large values left out.",
+        /// Levels of the tree: pages that a get looks at.
+        levels: u64 => gauge "terrace_table_levels" "Levels of the tree of each table.",
         /// Page size of the tree, bytes.
         page_bytes: u64 => gauge "terrace_table_page_bytes" "Bytes of a page of each table.",
         /// Largest page size of long values, bytes.

@@ -11,7 +11,7 @@ use super::update::insist;
 use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
 use crate::index::node::leaf::max_inline_value;
-use crate::index::{New, Single, count_pages};
+use crate::index::{New, Single, count_levels, count_pages};
 use crate::txn::counts::{count_about, count_entries, count_if_known};
 use crate::txn::scan::OwnedRange;
 use crate::txn::single::SingleEnd;
@@ -411,6 +411,11 @@ impl Table {
         self.state().check()?;
         let counted = count_pages(self.state().tree, &self.shared().pool);
         // A dropped table's pages may have been reused.
+        self.state().check().and(counted)
+    }
+
+    pub(crate) fn levels(&self) -> Result<u64> {
+        let counted = count_levels(self.state().tree, &self.shared().pool);
         self.state().check().and(counted)
     }
 

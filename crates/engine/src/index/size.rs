@@ -1,4 +1,4 @@
-//! Counts a tree's pages without reading its leaves.
+//! Counts a tree's pages and levels without reading its leaves.
 
 use super::node::Node;
 use super::node::edit::damaged_page;
@@ -18,6 +18,19 @@ pub(crate) fn count_pages(tree: Tree, pool: &Pool) -> Result<u64> {
         let page = copy(&guard)?;
         checked_level(&Node::new(&page[..]), &guard, None)?;
         Walk { pool, root: tree.root, met: 0, met_max: 0 }.count(tree.root, &page)
+    })
+}
+
+/// The tree's levels: pages that a get looks at.
+///
+/// # Errors
+/// Those of a read of the root.
+pub(crate) fn count_levels(tree: Tree, pool: &Pool) -> Result<u64> {
+    retry(tree.root, || {
+        let root = pool.read(tree.root)?;
+        let level = checked_level(&Node::new(root.view()), &root, None)?;
+        root.validate()?;
+        Ok(u64::from(level) + 1)
     })
 }
 

@@ -270,6 +270,7 @@ fn the_text_for_prometheus_follows_its_format() {
     assert_eq!(value("terrace_table_entries", odd), 1.0);
     assert_eq!(value("terrace_table_entries", "t"), 4000.0);
     assert!(value("terrace_table_pages", "t") >= 1000.0);
+    assert_eq!((value("terrace_table_levels", odd), value("terrace_table_levels", "t")), (1.0, 3.0));
     assert_eq!(value("terrace_stalls_total", "log_space"), stats.stalls.log_space as f64);
     assert_eq!(value("terrace_images_written_total", "checkpoint"), stats.write_backs.checkpoint as f64);
     assert_eq!(value("terrace_commits_total", "committed"), stats.commits as f64);
@@ -279,7 +280,7 @@ fn the_text_for_prometheus_follows_its_format() {
     let names = |families: &BTreeMap<String, Family>| families.keys().cloned().collect::<BTreeSet<_>>();
     let tables: BTreeSet<_> = names(&families).difference(&names(&without)).cloned().collect();
     let of_tables =
-        ["compression", "entries", "entries_exact", "page_bytes", "pages", "value_page_bytes_max"];
+        ["compression", "entries", "entries_exact", "levels", "page_bytes", "pages", "value_page_bytes_max"];
     assert_eq!(tables, of_tables.map(|name| format!("terrace_table_{name}")).into());
 }
 
