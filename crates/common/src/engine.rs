@@ -230,6 +230,10 @@ impl Store for Open {
         Ok(self.table.get(key)?)
     }
 
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        Ok(self.table.get_with(key, read)?.is_some())
+    }
+
     fn get_range(&self, key: &[u8], range: Range<usize>) -> Outcome<Option<Vec<u8>>> {
         match self.table.get_range(key, range) {
             Err(Error::OutsideValue { .. }) => Ok(None),

@@ -24,6 +24,12 @@ pub trait Store: Send + Sync {
     /// The value of `key`, if present.
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
 
+    /// Passes the value of `key` to `read`, as cheaply as the engine's interface allows. Returns
+    /// whether it is present.
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        Ok(self.get(key)?.map(|value| read(&value)).is_some())
+    }
+
     /// The bytes `range` of the value of `key`; `None` without the key, or if the value is shorter.
     fn get_range(&self, key: &[u8], range: Range<usize>) -> Outcome<Option<Vec<u8>>> {
         Ok(self.get(key)?.and_then(|value| value.get(range).map(<[u8]>::to_vec)))

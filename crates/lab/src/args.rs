@@ -56,6 +56,9 @@ pub struct YcsbArgs {
     /// the whole value for one field
     #[arg(long, value_enum, default_value_t, requires = "fields")]
     pub touch: Touch,
+    /// Pass each value read to a closure, as the engine's interface allows, instead of a new vector
+    #[arg(long, conflicts_with = "touch")]
+    pub visit: bool,
     /// zipfian:THETA with 0 < THETA < 2, or uniform
     #[arg(long, default_value = "zipfian:0.99", value_parser = str::parse::<Distribution>)]
     pub distribution: Distribution,

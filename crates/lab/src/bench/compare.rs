@@ -170,6 +170,7 @@ pub(super) fn flags(args: &YcsbArgs, tiers: &TierArgs) -> Vec<String> {
     if args.touch == Touch::One {
         flags.push("--touch=one".to_owned());
     }
+    flags.extend(args.visit.then(|| "--visit".to_owned()));
     flags.extend(args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
     flags.extend(args.rate.map(|rate| format!("--rate={rate}")));
     flags.extend(args.operations.map(|count| format!("--operations={count}")));
@@ -382,13 +383,13 @@ mod tests {
 
     #[test]
     fn fields_are_handed_on() {
-        for given in ["--fields 10x100 --touch one", "--fields 10x100", "--value-size 50"] {
+        for given in ["--fields 10x100 --touch one", "--fields 10x100", "--value-size 50 --visit"] {
             let args = Line::ycsb(given).unwrap();
             let handed = flags(&args, &args.tiers).join(" ");
             let again = Line::ycsb(&handed).unwrap();
             assert_eq!(
-                (again.fields, again.touch, again.value_bytes()),
-                (args.fields, args.touch, args.value_bytes())
+                (again.fields, again.touch, again.visit, again.value_bytes()),
+                (args.fields, args.touch, args.visit, args.value_bytes())
             );
         }
     }

@@ -98,6 +98,7 @@ fn plan(args: &GetManyArgs) -> Plan {
         value_bytes: args.value_size,
         fields: None,
         touch: Touch::All,
+        visit: false,
         threads: 1,
         length: Length::Operations(0),
         rate: None,

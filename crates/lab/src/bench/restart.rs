@@ -129,6 +129,7 @@ fn plan(args: &RestartArgs) -> Plan {
         value_bytes: args.value_size,
         fields: None,
         touch: Touch::All,
+        visit: false,
         threads: args.threads.into(),
         rate: None,
         length: Length::Time { least: args.seconds, log_cycles: 0 },

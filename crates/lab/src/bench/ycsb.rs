@@ -138,6 +138,7 @@ fn plan(args: &YcsbArgs) -> Outcome<Plan> {
         value_bytes: args.value_bytes(),
         fields: args.fields,
         touch: args.touch,
+        visit: args.visit,
         threads: args.threads.into(),
         rate,
         length,

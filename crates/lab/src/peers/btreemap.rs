@@ -64,6 +64,10 @@ impl Store for Table {
         Ok(self.shared().get(key).cloned())
     }
 
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        Ok(self.shared().get(key).map(|value| read(value)).is_some())
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         // Allocate before taking the lock and drop the old value after releasing it.
         let (key, value) = (key.to_vec(), value.to_vec());

@@ -150,6 +150,11 @@ impl Store for Table {
         Ok(found.map(|value| value.to_vec()))
     }
 
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        let found = self.keyspace.get(key).map_err(failed(NAME))?;
+        Ok(found.map(|value| read(&value)).is_some())
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         let shared = self.inner.apart.read().unwrap_or_else(PoisonError::into_inner);
         self.keyspace.insert(key, value).map_err(failed(NAME))?;

@@ -503,6 +503,10 @@ impl Store for Table {
         self.environment.read(self.table, |reader| unsafe { get(reader.transaction, self.table, key) })
     }
 
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        self.environment.read(self.table, |reader| Ok(reader.get_with(key, read)?.is_some()))
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         let mut writer = self.environment.begin()?;
         writer.put(self.table, key, value)?;

@@ -138,6 +138,13 @@ impl Store for Table {
         Ok(found.map(|value| value.value().to_vec()))
     }
 
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        let transaction = self.inner.db.begin_read().map_err(failed(NAME))?;
+        let table = transaction.open_table(self.definition()).map_err(failed(NAME))?;
+        let found = table.get(key).map_err(failed(NAME))?;
+        Ok(found.map(|value| read(value.value())).is_some())
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         let transaction = self.inner.begin()?;
         transaction

@@ -174,6 +174,11 @@ impl Store for Table {
         Ok(found.map(|value| value.to_vec()))
     }
 
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        let found = self.inner.db.get_pinned(key).map_err(failed(NAME))?;
+        Ok(found.map(|value| read(&value)).is_some())
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         let _shared = self.inner.apart.read().unwrap_or_else(PoisonError::into_inner);
         self.inner.db.put_opt(key, value, &self.options).map_err(failed(NAME))

@@ -209,8 +209,18 @@ impl Table {
 }
 
 fn get(connection: &Connection, sql: &str, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+    get_with(connection, sql, key, <[u8]>::to_vec)
+}
+
+/// Passes the value of `key` to `read`, if it is there.
+fn get_with<T>(
+    connection: &Connection,
+    sql: &str,
+    key: &[u8],
+    read: impl FnOnce(&[u8]) -> T,
+) -> Outcome<Option<T>> {
     let mut statement = connection.prepare_cached(sql).map_err(failed(NAME))?;
-    let found = statement.query_row([key], |row| Ok(row.get_ref(0)?.as_blob()?.to_vec()));
+    let found = statement.query_row([key], |row| Ok(read(row.get_ref(0)?.as_blob()?)));
     found.optional().map_err(failed(NAME))
 }
 
@@ -222,6 +232,10 @@ fn put(connection: &Connection, sql: &str, key: &[u8], value: &[u8]) -> Outcome 
 impl Store for Table {
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         self.inner.with(|connection| get(connection, &self.get, key))
+    }
+
+    fn get_with(&self, key: &[u8], read: &mut dyn FnMut(&[u8])) -> Outcome<bool> {
+        self.inner.with(|connection| Ok(get_with(connection, &self.get, key, read)?.is_some()))
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {

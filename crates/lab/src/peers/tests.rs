@@ -62,6 +62,10 @@ fn plain(store: &dyn Store) {
     store.put(b"d", b"").unwrap();
     assert_eq!(store.get(b"b").unwrap(), Some(b"two".to_vec()));
     assert_eq!(store.get(b"d").unwrap(), Some(Vec::new()));
+    let mut read = Vec::new();
+    assert!(store.get_with(b"b", &mut |value| read.extend_from_slice(value)).unwrap());
+    assert!(!store.get_with(b"c", &mut |_| panic!("there is no such key")).unwrap());
+    assert_eq!(read, b"two");
     store.write(&[pair("a", "1"), pair("c", "3"), pair("b", "2")]).unwrap();
     let all = [pair("a", "1"), pair("b", "2"), pair("c", "3"), pair("d", "")];
     assert_eq!(entries(store, b"", 10), all);

@@ -42,6 +42,8 @@ pub struct Plan {
     pub fields: Option<Fields>,
     /// How much of a value is touched.
     pub touch: Touch,
+    /// Whether reads pass values to a closure instead of copying them to a vector.
+    pub visit: bool,
     /// Client threads.
     pub threads: u64,
     /// Total requests per second; `None` means a closed loop.
@@ -324,6 +326,7 @@ struct Worker<'a> {
     content: Content,
     /// The fields, if one is touched.
     one_of: Option<Fields>,
+    visit: bool,
     quota: u64,
     phase: &'a AtomicU8,
     count: &'a AtomicU64,
@@ -349,6 +352,7 @@ impl<'a> Worker<'a> {
             schedule: plan.rate.map(|rate| Schedule::new(rate, thread, plan.threads)),
             content: Content::of(plan),
             one_of: plan.fields.filter(|_| plan.touch == Touch::One),
+            visit: plan.visit,
             quota,
             phase,
             count,
@@ -433,6 +437,12 @@ impl<'a> Worker<'a> {
             return self.touch_one(&key, operation, fields);
         }
         match operation.kind {
+            Kind::Read if self.visit => {
+                let (content, mut is_right) = (&self.content, false);
+                let mut read = |value: &[u8]| is_right = content.check(operation.number, value);
+                self.store.get_with(&key, &mut read)?;
+                self.count_checked(is_right);
+            }
             Kind::Read => {
                 let value = self.store.get(&key)?;
                 self.check(operation.number, value.as_deref());
@@ -519,6 +529,7 @@ mod tests {
             value_bytes: 40,
             fields: None,
             touch: Touch::All,
+            visit: false,
             threads: 2,
             rate: None,
             length,
@@ -642,9 +653,13 @@ mod tests {
                 value[20] ^= 1;
             }
         }
-        let measured = run(&store, &plan, &mut || ()).unwrap();
-        assert!(measured.wrong > 100 && measured.verified > 100);
+        for visit in [false, true] {
+            let measured = run(&store, &Plan { visit, ..plan.clone() }, &mut || ()).unwrap();
+            assert!(measured.wrong > 100 && measured.verified > 100);
+        }
         store.0.lock().unwrap().clear();
-        assert_eq!(run(&store, &plan, &mut || ()).unwrap().wrong, 2000);
+        for visit in [false, true] {
+            assert_eq!(run(&store, &Plan { visit, ..plan.clone() }, &mut || ()).unwrap().wrong, 2000);
+        }
     }
 }

@@ -34,6 +34,8 @@ pub struct BenchReport {
     /// The value of `--fields`.
     pub(super) fields: Option<String>,
     pub(super) touch: Touch,
+    /// Whether reads passed values to a closure.
+    pub(super) visit: bool,
     pub(super) threads: u64,
     /// The value of `--rate`; latencies then count from the scheduled time.
     pub(super) rate: Option<String>,
@@ -227,6 +229,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         value_bytes: plan.value_bytes,
         fields: plan.fields.map(|fields| fields.to_string()),
         touch: plan.touch,
+        visit: plan.visit,
         threads: plan.threads,
         overdue: plan.rate.map(|_| measured.overdue),
         seconds: measured.seconds,
@@ -361,6 +364,7 @@ mod tests {
             value_bytes: 1,
             fields: None,
             touch: Touch::All,
+            visit: false,
             threads: 1,
             rate: None,
             length: Length::Operations(1),
