@@ -15,6 +15,10 @@ use crate::ids::SizeClass;
 /// Binary logarithm of the smallest page size; each class doubles it.
 pub(super) const PAGE_SHIFT: usize = SizeClass::SMALLEST.page_bytes().trailing_zeros() as usize;
 
+/// Header and slots of a leaf of about thirty entries.
+const LINES_AHEAD: usize = 4;
+const LINE_BYTES: usize = 64;
+
 /// Addresses of all frames. The processor can load the one base before the frame is known.
 #[derive(Debug)]
 pub(crate) struct Fixed {
@@ -57,11 +61,13 @@ impl Fixed {
         u32::try_from(self.bytes(frame).start >> PAGE_SHIFT).unwrap_or(0)
     }
 
-    /// Prefetches the first line of the frame at `hint`, which may be any number.
+    /// Prefetches the first lines of the frame at `hint`, which may be any number: the slots of a
+    /// leaf follow its header, and the search would wait for them after it.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hint: u32) {
         if hint != 0 {
-            self.region.prefetch((hint as usize) << PAGE_SHIFT);
+            let start = (hint as usize) << PAGE_SHIFT;
+            (0..LINES_AHEAD).for_each(|line| self.region.prefetch(start + line * LINE_BYTES));
         }
     }
 
